@@ -1,0 +1,32 @@
+"""Gaussian-process inference networks for VAEs: amortized inference that knows when it is wrong."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpin.errors import InputError, TrainingError
+    from gpin.training import fit
+    from gpin.vae import VAE, build, load
+
+__version__ = "0.1.0"
+__all__ = ["VAE", "InputError", "TrainingError", "__version__", "build", "fit", "load"]
+
+_HOMES = {
+    "VAE": "gpin.vae",
+    "build": "gpin.vae",
+    "load": "gpin.vae",
+    "fit": "gpin.training",
+    "InputError": "gpin.errors",
+    "TrainingError": "gpin.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when first used, so that `import gpin` does not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gpin' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

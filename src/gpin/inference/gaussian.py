@@ -1,0 +1,71 @@
+"""The VAE's own encoder: a diagonal Gaussian whose mean and standard deviation are networks."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from gpin.distributions import diagonal_normal
+from gpin.errors import InputError
+from gpin.inference.base import Generative, InferenceModel, MethodConfig
+from gpin.networks import Trunk
+
+__all__ = ["GaussianConfig", "GaussianEncoder", "gaussian_kl"]
+
+
+def gaussian_kl(mean: Tensor, variance: Tensor, log_variance: Tensor) -> Tensor:
+    """KL(N(mean, variance) ‖ N(0, I)) = ½ Σ_j (v_j + m_j² − 1 − log v_j): `(..., d)` → `(...)`.
+
+    log v comes apart, because a random encoder has the expectation of it.
+    """
+    return 0.5 * (variance + mean.square() - 1 - log_variance).sum(-1)
+
+
+class GaussianConfig(MethodConfig):
+    """The plain VAE has no options."""
+
+
+class GaussianEncoder(InferenceModel[GaussianConfig]):
+    r"""q(z|x) = N(z; b(x), diag c(x)²), from one trunk with a linear head of 2d outputs."""
+
+    name = "vae"
+    title = "VAE: one diagonal Gaussian encoder"
+    reference = "Kingma & Welling 2014, Auto-Encoding Variational Bayes, arXiv:1312.6114"
+    Options = GaussianConfig
+
+    LOG_STD_RANGE: ClassVar[tuple[float, float]] = (-10.0, 10.0)
+
+    def __init__(self, make_trunk: Callable[[], Trunk], latent_dim: int, options: GaussianConfig | None = None) -> None:
+        super().__init__(make_trunk, latent_dim, options)
+        self.trunk = make_trunk()
+        self.head = nn.Linear(self.trunk.out_features, 2 * latent_dim)
+
+    def moments(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """b, c and log c from the trunk's features `(batch, p)`, each `(batch, d)`."""
+        mean, log_std = self.head(features).chunk(2, dim=-1)
+        log_std = log_std.clamp(*self.LOG_STD_RANGE)
+        return mean, log_std.exp(), log_std
+
+    def forward(self, x: Tensor, model: Generative) -> Distribution:  # noqa: D102
+        mean, std, _ = self.moments(self.trunk(x))
+        return diagonal_normal(mean, std)
+
+    def kl(self, q: Distribution, z: Tensor, model: Generative) -> Tensor:
+        """In closed form."""
+        return gaussian_kl(q.mean, q.variance, q.variance.log())
+
+    @torch.no_grad()
+    def start_from(self, other: InferenceModel[Any]) -> None:
+        """Take over a trained VAE's encoder of the same architecture."""
+        if not isinstance(other, GaussianEncoder):
+            super().start_from(other)
+        if other.latent_dim != self.latent_dim:
+            raise InputError(
+                f"cannot start a model with latent_dim={self.latent_dim} from one with latent_dim={other.latent_dim}"
+            )
+        try:
+            self.load_state_dict(other.state_dict())
+        except RuntimeError:
+            raise InputError("cannot start from a VAE with another data shape or architecture") from None

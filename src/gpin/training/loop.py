@@ -1,0 +1,186 @@
+"""The training loop: Adam on the ELBO, validation after each epoch, the best weights at the end."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+from gpin.data import Batches
+from gpin.errors import InputError, TrainingError
+from gpin.vae import VAE
+
+__all__ = ["Epoch", "History", "fit"]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch: the mean ELBO on training and validation data, and the seconds it took."""
+
+    train: float
+    validation: float
+    seconds: float
+
+
+@dataclass
+class History:
+    """What happened, epoch by epoch. `best` is the epoch (from 1) whose weights the model has now."""
+
+    epochs: list[Epoch] = field(default_factory=list)
+    best: int = 0
+
+    @property
+    def train(self) -> list[float]:
+        """Mean training ELBO by epoch."""
+        return [epoch.train for epoch in self.epochs]
+
+    @property
+    def validation(self) -> list[float]:
+        """Mean validation ELBO by epoch."""
+        return [epoch.validation for epoch in self.epochs]
+
+
+def fit(
+    vae: VAE,
+    x_train: Any,
+    x_val: Any = None,
+    *,
+    epochs: int = 50,
+    batch_size: int = 128,
+    learning_rate: float = 5e-4,
+    seed: int = 0,
+    progress: bool | None = None,
+    on_epoch: Callable[[int, Epoch], None] | None = None,
+) -> History:
+    """Train a VAE, and leave it with the weights of its best epoch on validation data, in evaluation mode.
+
+    Arguments:
+        vae: What to train, in place.
+        x_train: A tensor, an array, a `Dataset` or a `DataLoader`.
+        x_val: Likewise; without it a tenth of the training data is held out, at random.
+        epochs: Passes through the training data.
+        batch_size: Instances a step.
+        learning_rate: Adam's.
+        seed: Of the order of the data, the held-out part and all noise; torch's global state is left alone.
+        progress: Show a progress bar; by default where there is a terminal.
+        on_epoch: Called after each epoch with its number, from 1, and its result.
+    """
+    for name, value in (("epochs", epochs), ("batch_size", batch_size)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+    if not learning_rate > 0:
+        raise InputError(f"learning_rate must be positive, got {learning_rate!r}")
+    order = torch.Generator().manual_seed(seed)
+    if x_val is None:
+        x_train, x_val = _hold_out(x_train, order)
+    training = Batches(x_train, batch_size, order)
+    validation = Batches(x_val, batch_size)
+
+    with torch.random.fork_rng(devices=[]), _bar(epochs, progress) as advance:
+        torch.manual_seed(seed)
+        vae.prepare(vae.check(x) for x, _ in training)
+        optimiser = torch.optim.Adam(vae.parameter_groups(learning_rate))
+        history, best = History(), _snapshot(vae)
+        try:
+            for number in range(1, epochs + 1):
+                start = time.perf_counter()
+                train = _train_epoch(vae, training, optimiser, number)
+                result = Epoch(train, validation_elbo(vae, validation, seed), time.perf_counter() - start)
+                history.epochs.append(result)
+                if result.validation >= max(history.validation):
+                    history.best, best = number, _snapshot(vae)
+                if on_epoch is not None:
+                    on_epoch(number, result)
+                advance(result)
+        finally:
+            vae.load_state_dict(best)
+            vae.eval()
+    return history
+
+
+def _train_epoch(vae: VAE, batches: Batches, optimiser: torch.optim.Optimizer, epoch: int) -> float:
+    vae.train()
+    total, count = 0.0, 0
+    for number, (x, rows) in enumerate(batches, start=1):
+        x = vae.check(x)
+        optimiser.zero_grad(set_to_none=True)
+        loss = vae.loss(x)
+        loss.backward()
+        gradients = [p.grad for p in vae.parameters() if p.grad is not None]
+        if not torch.isfinite(loss) or not torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
+            raise TrainingError(_what_is_not_finite(vae, x, rows, loss, f"epoch {epoch}, batch {number}"))
+        optimiser.step()
+        total += loss.item() * len(x)
+        count += len(x)
+    return -total / count
+
+
+@torch.no_grad()
+def validation_elbo(vae: VAE, batches: Batches, seed: int) -> float:
+    """The mean ELBO over instances, with the same noise every time it is called."""
+    vae.eval()
+    total, count = 0.0, 0
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for x, _ in batches:
+            total += vae.elbo(x).value.double().sum().item()
+            count += len(x)
+    return total / count
+
+
+def _what_is_not_finite(vae: VAE, x: Tensor, rows: Tensor | None, loss: Tensor, where: str) -> str:
+    """A sentence with the parameter and the rows of the data at fault."""
+    gradients = ((name, p.grad) for name, p in vae.named_parameters() if p.grad is not None)
+    culprits = [name for name, p in vae.named_parameters() if not torch.isfinite(p).all()]
+    culprits = culprits or [name for name, grad in gradients if not torch.isfinite(grad).all()]
+    with torch.no_grad():
+        values = vae.inference.elbo(x, vae).value
+    bad = (~torch.isfinite(values)).nonzero().flatten()
+    what = f"the loss is {loss.item():g}" if not torch.isfinite(loss) else "a gradient is not finite"
+    parameter = f"; first parameter at fault: {culprits[0]}" if culprits else ""
+    numbers = (bad if rows is None else rows[bad])[:5].tolist()
+    data = f"; rows of the {'batch' if rows is None else 'data'} at fault: {numbers}" if numbers else ""
+    advice = "the weights are back at the best epoch so far; a smaller learning_rate may help"
+    return f"{where}: {what}{parameter}{data} ({advice})"
+
+
+def _hold_out(data: Any, generator: torch.Generator) -> tuple[Any, Any]:
+    size = len(data) if hasattr(data, "__len__") else 0
+    if isinstance(data, torch.utils.data.DataLoader) or size < 2:
+        raise InputError("x_val is needed here: there is nothing a validation part could be taken from")
+    order = torch.randperm(size, generator=generator)
+    held = max(1, size // 10)
+    if isinstance(data, torch.utils.data.Dataset) and not isinstance(data, Tensor):
+        parts = (order[held:].tolist(), order[:held].tolist())
+        return torch.utils.data.Subset(data, parts[0]), torch.utils.data.Subset(data, parts[1])
+    return data[order[held:]], data[order[:held]]
+
+
+def _snapshot(vae: VAE) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in vae.state_dict().items()}
+
+
+@contextmanager
+def _bar(epochs: int, progress: bool | None) -> Iterator[Callable[[Epoch], None]]:
+    """A progress bar over epochs; yields what is called after each."""
+    console = Console(stderr=True)
+    if not (console.is_terminal if progress is None else progress):
+        yield lambda epoch: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("ELBO train {task.fields[train]} · validation {task.fields[validation]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("epoch", total=epochs, train="…", validation="…")
+        yield lambda epoch: bar.update(
+            task, advance=1, train=f"{epoch.train:.1f}", validation=f"{epoch.validation:.1f}"
+        )

@@ -1,0 +1,383 @@
+"""The VAE: prior, decoder with likelihood, and an inference model. Everything a user asks of it is here."""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from gpin.config import Config
+from gpin.errors import InputError
+from gpin.estimators import LogLikelihood, importance_weighted
+from gpin.inference import ELBO, InferenceModel, Uncertainty, method_named
+from gpin.likelihoods import Likelihood, LikelihoodConfig, as_likelihood_config, make_likelihood
+from gpin.networks import Architecture, Decoder, Trunk, architecture_for, check_shape
+
+__all__ = ["VAE", "VAEConfig", "build", "load"]
+
+ArrayLike = Tensor | np.ndarray
+
+FORMAT = "gpin-vae"
+VERSION = 1
+
+
+class VAEConfig(Config):
+    """All that is needed to build a model again: data in, data out."""
+
+    shape: tuple[int, ...]
+    method: str = "gp"
+    latent_dim: int = Field(default=10, ge=1)
+    options: dict[str, Any] = Field(default_factory=dict)
+    likelihood: LikelihoodConfig = LikelihoodConfig()
+    architecture: Architecture = Architecture()
+
+
+class VAE(nn.Module):
+    """p(z) = N(0, I), p(x|z) from decoder and likelihood, and q(z|x) from the inference model.
+
+    Most users call :func:`build`; any modules of the right shapes will do:
+
+    Arguments:
+        inference: Maps x to q(z|x).
+        decoder: z `(..., d)` → output `(..., *shape)`.
+        likelihood: p(x|output).
+        config: What it was built from, so that it can be saved whole.
+    """
+
+    prepared: Tensor
+
+    def __init__(
+        self,
+        inference: InferenceModel[Any],
+        decoder: nn.Module,
+        likelihood: Likelihood,
+        config: VAEConfig | None = None,
+    ) -> None:
+        super().__init__()
+        self.inference, self.decoder, self.likelihood, self.config = inference, decoder, likelihood, config
+        self.register_buffer("prepared", torch.zeros((), dtype=torch.bool))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one instance."""
+        return self.likelihood.shape
+
+    @property
+    def latent_dim(self) -> int:
+        """D."""
+        return self.inference.latent_dim
+
+    # The generative model -------------------------------------------------------------------------
+
+    def log_prior(self, z: Tensor) -> Tensor:
+        """Log N(z; 0, I): `(..., d)` → `(...)`."""
+        return -0.5 * (z.square().sum(-1) + z.shape[-1] * math.log(2 * math.pi))
+
+    def log_conditional(self, x: Tensor, z: Tensor) -> Tensor:
+        """Log p(x|z): x `(batch, *shape)`, z `(..., batch, d)` → `(..., batch)`."""
+        return self.likelihood.log_prob(x, self.decoder(z))
+
+    def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
+        """Log p(x, z), `(..., batch)`."""
+        return self.log_conditional(x, z) + self.log_prior(z)
+
+    def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
+        """Log p(x|z) for an objective: in training, the likelihood's running statistics are updated first."""
+        output = self.decoder(z)
+        if self.training:
+            self.likelihood.observe(x, output)
+        return self.likelihood.log_prob(x, output)
+
+    # What users ask -------------------------------------------------------------------------------
+
+    def encode(self, x: ArrayLike) -> Distribution:
+        """q(z|x), a distribution with batch shape `(batch,)` and event shape `(d,)`."""
+        return self.inference(self.check(x), self)
+
+    def elbo(self, x: ArrayLike, samples: int = 1) -> ELBO:
+        """The evidence lower bound with its terms, each `(batch,)`."""
+        return self.inference.elbo(self.check(x), self, _count(samples, "samples"))
+
+    def loss(self, x: Tensor, samples: int = 1) -> Tensor:
+        """What training minimises: the mean of −ELBO over the batch, a scalar."""
+        return -self.inference.elbo(x, self, samples).value.mean()
+
+    @torch.no_grad()
+    def log_likelihood(
+        self, x: ArrayLike, samples: int = 100, proposal: str = "encoder", chunk_size: int = 4096
+    ) -> LogLikelihood:
+        """Importance-weighted estimates of log p(x), one an instance, with diagnostics.
+
+        Arguments:
+            x: `(batch, *shape)`, any number of instances.
+            samples: K, the samples used for each instance.
+            proposal: "encoder" samples from q(z|x).
+            chunk_size: How many pairs (x, z) the decoder sees at a time; changes memory, not results.
+        """
+        x = self.check(x)
+        samples, chunk_size = _count(samples, "samples"), _count(chunk_size, "chunk_size")
+        if proposal != "encoder":
+            raise InputError(f"unknown proposal {proposal!r}: choose 'encoder'")
+        parts = []
+        for batch in x.split(max(1, min(128, 2**20 // samples))):
+            q = self.inference(batch, self)
+            chunk = max(1, chunk_size // len(batch))
+            parts.append(
+                importance_weighted(lambda z, batch=batch: self.log_joint(batch, z), q, samples, chunk)  # type: ignore[misc]
+            )
+        return LogLikelihood.join(parts)
+
+    @torch.no_grad()
+    def uncertainty(self, x: ArrayLike) -> Uncertainty:
+        """How uncertain the encoder is of its own answer; for methods that know (`gp`)."""
+        return self.inference.uncertainty(self.check(x))
+
+    @torch.no_grad()
+    def decode(self, z: Tensor) -> Tensor:
+        """E[x|z]: `(..., d)` → `(..., *shape)`."""
+        if z.shape[-1:] != (self.latent_dim,):
+            raise InputError(f"z must end in latent_dim={self.latent_dim}, got shape {tuple(z.shape)}")
+        return self.likelihood.mean(self.decoder(z))
+
+    @torch.no_grad()
+    def reconstruct(self, x: ArrayLike) -> Tensor:
+        """E[x|z] at the posterior mean of z, `(batch, *shape)`."""
+        return self.decode(self.encode(x).mean)
+
+    @torch.no_grad()
+    def sample(self, count: int, noise: bool = False) -> Tensor:
+        """`count` draws from the model, `(count, *shape)`: E[x|z], or x itself with noise=True."""
+        count = _count(count, "count")
+        like = next(self.decoder.parameters())
+        output = self.decoder(torch.randn(count, self.latent_dim, dtype=like.dtype, device=like.device))
+        return self.likelihood.sample(output) if noise else self.likelihood.mean(output)
+
+    # Before training ------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def prepare(self, x: ArrayLike | Iterable[Tensor]) -> None:
+        """Look at the training data, as one array or in batches: its mean, spread, size and scale.
+
+        Sets the networks' centre and the likelihood's first variance unless that was done before, and
+        tells the inference model the number of training points. `gpin.fit` calls it.
+        """
+        batches = [self.check(x)] if isinstance(x, Tensor | np.ndarray) else x
+        first: Tensor | None = None
+        total = squares = torch.zeros((), dtype=torch.float64)
+        count = 0
+        for batch in batches:
+            first = batch[:1024] if first is None else first
+            total = total + batch.double().sum(0)
+            squares = squares + batch.double().square().sum(0)
+            count += len(batch)
+        if first is None:
+            raise InputError("the training data is empty")
+        if not self.prepared:
+            center = total / count
+            for module in self.modules():
+                if isinstance(module, Trunk) or (isinstance(module, Decoder) and self.likelihood.centred):
+                    module.center.copy_(center)
+            self.likelihood.prepare((squares / count - center.square()).clamp(min=0))
+            self.prepared.fill_(True)
+        self.inference.prepare(first, count, self)
+
+    def start_from(self, trained: "VAE") -> "VAE":
+        """Warm start: take over the decoder, the likelihood and what the encoder can use of a trained VAE."""
+        self.inference.start_from(trained.inference)
+        try:
+            self.decoder.load_state_dict(trained.decoder.state_dict())
+            self.likelihood.load_state_dict(trained.likelihood.state_dict())
+        except RuntimeError:
+            raise InputError("cannot start from a VAE with another architecture or likelihood") from None
+        self.prepared.copy_(trained.prepared)
+        return self
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """Groups for an optimiser: the likelihood's own parameters learn faster."""
+        special = list(self.likelihood.parameters())
+        ids = {id(p) for p in special}
+        groups = [{"params": [p for p in self.parameters() if id(p) not in ids], "lr": learning_rate}]
+        if special:
+            groups.append({"params": special, "lr": learning_rate * self.likelihood.learning_rate_factor})
+        return groups
+
+    def check(self, x: ArrayLike) -> Tensor:
+        """X as a tensor of the model's dtype and device, or an error that names what is wrong with it."""
+        if isinstance(x, np.ndarray):
+            if x.dtype == object or not (np.issubdtype(x.dtype, np.number) or x.dtype == bool):
+                raise InputError(f"x must hold numbers, got an array of dtype {x.dtype}")
+            x = torch.from_numpy(np.ascontiguousarray(x))
+        if not isinstance(x, Tensor):
+            raise InputError(f"x must be a tensor or an array, got {type(x).__name__}")
+        wanted = "(batch, " + ", ".join(map(str, self.shape)) + ")"
+        if x.dim() != len(self.shape) + 1 or tuple(x.shape[1:]) != self.shape:
+            hint = ": one instance still needs a batch dimension, x[None]" if tuple(x.shape) == self.shape else ""
+            raise InputError(f"x must have shape {wanted}, got {tuple(x.shape)}{hint}")
+        if len(x) == 0:
+            raise InputError(f"x is an empty batch: shape {tuple(x.shape)}, expected at least one instance")
+        if x.is_complex():
+            raise InputError(f"x must be real, got {x.dtype}")
+        like = next(self.parameters())
+        x = x.to(device=like.device, dtype=like.dtype)
+        if not torch.isfinite(x).all():
+            bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
+            raise InputError(
+                f"x has NaN or infinite values in {len(bad)} of {len(x)} instances (the first is number {bad[0]})"
+            )
+        self.likelihood.check(x)
+        return x
+
+    # Files ----------------------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write `config.json` and `model.safetensors`; nothing in them executes."""
+        folder = Path(folder)
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"cannot save to {folder}: it is a file, and a folder is needed")
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = save_tensors({name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()})
+        config = None if self.config is None else self.config.model_dump(mode="json")
+        record = {
+            "format": FORMAT,
+            "version": VERSION,
+            "config": config,
+            "dtype": str(next(self.parameters()).dtype).removeprefix("torch."),
+            "weights_sha256": hashlib.sha256(weights).hexdigest(),
+        }
+        record["record_sha256"] = _digest(record)
+        write_whole(folder / "model.safetensors", weights)
+        write_whole(folder / "config.json", json.dumps(record, indent=2).encode())
+
+
+def build(
+    shape: Sequence[int],
+    method: str = "gp",
+    latent_dim: int = 10,
+    *,
+    likelihood: str | Mapping[str, Any] | LikelihoodConfig = "gaussian",
+    architecture: Architecture | Mapping[str, Any] | None = None,
+    start: VAE | None = None,
+    seed: int | None = None,
+    **options: Any,
+) -> VAE:
+    """A VAE for data of this shape.
+
+    Arguments:
+        shape: Of one instance: (channels, height, width) or (columns,).
+        method: The inference model, one of `gpin.inference.METHODS`.
+        latent_dim: d.
+        likelihood: "gaussian", "bernoulli", or options such as {"variance": "analytic"}.
+        architecture: Layers; by default the rule of `gpin.networks.architecture_for`. Options given as a
+            mapping, such as {"decoder": "dense"}, change that rule's choice.
+        start: A trained VAE to start from (for methods that can).
+        seed: Makes the first weights reproducible, without touching torch's global random state.
+        options: The method's own, such as covariance="full" for "gp"; preset="paper" for the paper's.
+
+    Example:
+        >>> vae = build((1, 28, 28), method="gp", latent_dim=10)
+        >>> vae.encode(torch.zeros(3, 1, 28, 28)).mean.shape
+        torch.Size([3, 10])
+    """
+    shape = check_shape(shape)
+    if isinstance(latent_dim, bool) or not isinstance(latent_dim, int) or latent_dim < 1:
+        raise InputError(f"latent_dim must be a whole number of at least 1, got {latent_dim!r}")
+    chosen = method_named(method)
+    parsed = chosen.Options.parse(options, f"method {method!r}")
+    if not isinstance(architecture, Architecture):
+        rule = architecture_for(shape).model_dump()
+        architecture = Architecture.parse({**rule, **(architecture or {})}, "the architecture")
+    config = VAEConfig(
+        shape=shape,
+        method=method,
+        latent_dim=latent_dim,
+        options=parsed.changed(),
+        likelihood=as_likelihood_config(likelihood),
+        architecture=architecture,
+    )
+    with torch.random.fork_rng(enabled=seed is not None, devices=[]):
+        if seed is not None:
+            torch.manual_seed(seed)
+        vae = _from_config(config)
+    return vae if start is None else vae.start_from(start)
+
+
+def _from_config(config: VAEConfig) -> VAE:
+    method = method_named(config.method)
+    options = method.Options.parse(config.options, f"method {config.method!r}")
+    inference = method(lambda: Trunk(config.shape, config.architecture), config.latent_dim, options)
+    decoder = Decoder(config.latent_dim, config.shape, config.architecture)
+    return VAE(inference, decoder, make_likelihood(config.shape, config.likelihood), config)
+
+
+def load(folder: str | os.PathLike[str], into: VAE | None = None) -> VAE:
+    """A model that `VAE.save` wrote; in evaluation mode.
+
+    Arguments:
+        folder: Where it was saved.
+        into: For a VAE made of your own modules: one of the same modules, to be filled.
+    """
+    folder = Path(folder)
+    record, weights = _read_record(folder)
+    if into is None and record["config"] is None:
+        raise InputError(f"{folder} holds a VAE made of custom modules: build it yourself and pass it as into=")
+    vae = into or _from_config(VAEConfig.parse(record["config"], f"{folder / 'config.json'}"))
+    vae.to(dtype=getattr(torch, record["dtype"]))
+    try:
+        vae.load_state_dict(load_tensors(weights))
+    except (SafetensorError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[-1].strip()
+        raise InputError(
+            f"{folder / 'model.safetensors'} does not fit the model that config.json describes: {first}"
+        ) from None
+    return vae.eval()
+
+
+def _read_record(folder: Path) -> tuple[dict[str, Any], bytes]:
+    config_path, weights_path = folder / "config.json", folder / "model.safetensors"
+    for path in (config_path, weights_path):
+        if not path.is_file():
+            raise InputError(f"{folder} is not a saved model: {path.name} is missing")
+    damaged = f"{config_path} is damaged or was edited by hand"
+    try:
+        record = json.loads(config_path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise InputError(f"{damaged}: it is not JSON") from None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise InputError(f"{config_path} is not a gpin model")
+    if record.get("version") != VERSION:
+        raise InputError(f"{config_path} has format version {record.get('version')!r}; this gpin reads {VERSION}")
+    if record.get("record_sha256") != _digest(record):
+        raise InputError(f"{damaged}: its checksum does not fit")
+    weights = weights_path.read_bytes()
+    if hashlib.sha256(weights).hexdigest() != record["weights_sha256"]:
+        raise InputError(f"{weights_path} is damaged, or not the one that belongs to its config.json: checksums differ")
+    return record, weights
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    content = {key: value for key, value in record.items() if key != "record_sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that appears whole or not at all."""
+    beside = path.with_name(path.name + ".part")
+    beside.write_bytes(content)
+    os.replace(beside, path)
+
+
+def _count(value: int, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return value
