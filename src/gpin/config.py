@@ -30,9 +30,9 @@ class Config(BaseModel):
         except ValidationError as error:
             raise InputError(cls._sentence(error, what)) from None
 
-    def changed(self) -> dict[str, Any]:
-        """Only what differs from the defaults, ready for JSON."""
-        return self.model_dump(mode="json", exclude_defaults=True)
+    def changed(self) -> list[str]:
+        """The options that differ from their defaults: what a user asked for."""
+        return [name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default]
 
     @classmethod
     def _sentence(cls, error: ValidationError, what: str) -> str:

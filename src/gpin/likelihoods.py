@@ -34,9 +34,9 @@ class LikelihoodConfig(Config):
 
     @model_validator(mode="after")
     def _applies(self) -> "LikelihoodConfig":
-        given = self.model_fields_set - {"kind"}
+        given = [name for name in self.changed() if name != "kind"]
         if self.kind == "bernoulli" and given:
-            raise ValueError(f"{sorted(given)[0]!r} is an option of the Gaussian and does not apply to 'bernoulli'")
+            raise ValueError(f"{given[0]!r} is an option of the Gaussian and does not apply to 'bernoulli'")
         if self.variance == "fixed" and self.initial_variance == 0:
             raise ValueError("variance='fixed' needs initial_variance, the value to fix it at")
         return self
@@ -48,7 +48,6 @@ class Likelihood(nn.Module, ABC):
     Shapes: x is `(batch, *event)`, output `(..., batch, *event)`; densities sum over the event.
     """
 
-    learning_rate_factor: ClassVar[float] = 1.0
     centred: ClassVar[bool] = False
     """Whether the decoder's output is an offset from the mean of the training data."""
 
@@ -85,7 +84,7 @@ class Gaussian(Likelihood):
     """N(x; output, σ²I); σ² as `variance` says, never below the floor."""
 
     centred = True
-    learning_rate_factor = 20.0
+    learning_rate_factors: ClassVar[dict[str, float]] = {"log_variance": 20.0}
     """Adam moves log σ² by about its step size; 5e-4 is far too slow, 1e-2 is not."""
 
     MEMORY = 100

@@ -141,7 +141,8 @@ class SharedBasisLinear(RandomLinear):
         return self.basis.tril(-1) + eye
 
     def variance(self, features: Tensor) -> Tensor:  # noqa: D102
-        return (features @ self._unit_triangular()).square() @ (2 * self.log_std).exp().T
+        projected = torch.addmm(features, features, self.basis.tril(-1))  # the unit diagonal adds ψ itself
+        return projected.square() @ (2 * self.log_std).exp().T
 
     def trace_and_log_det(self) -> tuple[Tensor, Tensor]:  # noqa: D102
         column_norms = self._unit_triangular().square().sum(0)
@@ -186,17 +187,21 @@ class FullLinear(RandomLinear):
         """For each block column of every L_j: where it starts and ends, its triangle `(s, d, s)` on
         the diagonal, and what lies below it, `(p − end, d, s)`.
         """
+        diagonal = self.log_diagonal.exp()
+        eye = torch.eye(self.blocks[0].shape[2], dtype=diagonal.dtype, device=diagonal.device)
+        lower = torch.ones_like(eye).tril(-1)
         for block, start in zip(self.blocks, self.starts, strict=True):
             size = block.shape[2]
-            diagonal = self.log_diagonal[:, start : start + size].exp()
-            triangle = block[:size].transpose(0, 1).tril(-1) + torch.diag_embed(diagonal)
-            yield start, start + size, triangle.transpose(0, 1), block[size:]
+            on, under = eye[:size, None, :size], lower[:size, None, :size]
+            triangle = torch.addcmul(on * diagonal[:, start : start + size], block[:size], under)
+            yield start, start + size, triangle, block[size:]
 
     def variance(self, features: Tensor) -> Tensor:  # noqa: D102
         total = features.new_zeros(features.shape[0], self.outputs)
         for start, end, triangle, below in self._parts():
             projected = features[:, start:end] @ triangle.flatten(1)  # (batch, d·s)
-            projected = torch.addmm(projected, features[:, end:], below.flatten(1))
+            # In place, for speed; autocast leaves in-place operations alone, hence the casts.
+            projected.addmm_(features[:, end:].to(projected), below.flatten(1).to(projected))
             total = total + projected.unflatten(1, below.shape[1:]).square().sum(-1)
         return total
 

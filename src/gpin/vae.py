@@ -204,13 +204,14 @@ class VAE(nn.Module):
         return self
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """Groups for an optimiser: the likelihood's own parameters learn faster."""
-        special = list(self.likelihood.parameters())
-        ids = {id(p) for p in special}
-        groups = [{"params": [p for p in self.parameters() if id(p) not in ids], "lr": learning_rate}]
-        if special:
-            groups.append({"params": special, "lr": learning_rate * self.likelihood.learning_rate_factor})
-        return groups
+        """Groups for an optimiser: a module may say in `learning_rate_factors` that some of its own
+        parameters learn faster."""
+        groups: dict[float, list[nn.Parameter]] = {1.0: []}
+        for module in self.modules():
+            factors = getattr(module, "learning_rate_factors", {})
+            for name, parameter in module.named_parameters(recurse=False):
+                groups.setdefault(factors.get(name, 1.0), []).append(parameter)
+        return [{"params": params, "lr": factor * learning_rate} for factor, params in groups.items() if params]
 
     def check(self, x: ArrayLike) -> Tensor:
         """X as a tensor of the model's dtype and device, or an error that names what is wrong with it."""
@@ -301,7 +302,7 @@ def build(
         shape=shape,
         method=method,
         latent_dim=latent_dim,
-        options=parsed.changed(),
+        options=parsed.model_dump(mode="json"),
         likelihood=as_likelihood_config(likelihood),
         architecture=architecture,
     )

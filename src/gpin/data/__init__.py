@@ -1,5 +1,5 @@
 """Data as batches."""
 
-from gpin.data.batches import Batches
+from gpin.data.batches import Batches, hold_out
 
-__all__ = ["Batches"]
+__all__ = ["Batches", "hold_out"]

@@ -1,16 +1,16 @@
 """Any data set as batches of tensors."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from gpin.errors import InputError
 
-__all__ = ["Batches"]
+__all__ = ["Batches", "hold_out"]
 
 
 class Batches:
@@ -26,12 +26,10 @@ class Batches:
     """
 
     def __init__(self, data: Any, batch_size: int, generator: torch.Generator | None = None) -> None:
-        if isinstance(data, np.ndarray | Tensor | DataLoader | Dataset):
-            self.data = torch.from_numpy(data) if isinstance(data, np.ndarray) else data
-        else:
-            raise InputError(f"data must be a tensor, an array, a Dataset or a DataLoader, got {type(data).__name__}")
+        self.data = _known(data)
         self.batch_size, self.generator = batch_size, generator
-        self.size = len(data.dataset if isinstance(data, DataLoader) else data)  # type: ignore[arg-type]
+        whole: Any = data.dataset if isinstance(data, DataLoader) else data
+        self.size = len(whole)
         if self.size == 0:
             raise InputError("the data is empty: there must be at least one instance")
 
@@ -51,6 +49,30 @@ class Batches:
                 yield self.data[rows], rows
             else:
                 yield torch.stack([torch.as_tensor(_first(self.data[int(i)])) for i in rows]), rows
+
+
+def hold_out(data: Any, generator: torch.Generator) -> tuple[Any, Any]:
+    """Split data at random into nine tenths for training and one tenth for validation."""
+    data = _known(data)
+    size = 0 if isinstance(data, DataLoader) else len(cast(Any, data))
+    if size < 2:
+        raise InputError("x_val is needed here: there is nothing that a validation part could be taken from")
+    order = torch.randperm(size, generator=generator)
+    held = max(1, size // 10)
+    if isinstance(data, Tensor):
+        return data[order[held:]], data[order[:held]]
+    return Subset(data, order[held:].tolist()), Subset(data, order[:held].tolist())
+
+
+def _known(data: Any) -> Tensor | Dataset[Any] | DataLoader[Any]:
+    """Data in a form that is understood; arrays become tensors."""
+    if isinstance(data, np.ndarray):
+        if data.dtype == object or not (np.issubdtype(data.dtype, np.number) or data.dtype == bool):
+            raise InputError(f"data must hold numbers, got an array of dtype {data.dtype}")
+        return torch.from_numpy(data)
+    if isinstance(data, Tensor | Dataset | DataLoader):
+        return data
+    raise InputError(f"data must be a tensor, an array, a Dataset or a DataLoader, got {type(data).__name__}")
 
 
 def _first(item: Any) -> Any:

@@ -7,7 +7,6 @@ r"""The paper's encoder: mean and standard deviation are random functions with G
 q(W, U) is Gaussian, learnt by variational inference against N(0, I), and marginalised in q(z|x).
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -40,7 +39,8 @@ class GPConfig(MethodConfig):
             samples the marginal itself, with its density by quadrature.
         log_square: E[log h²] "exact" in closed form, or "sampled" as in the paper.
         log_square_samples: Draws for log_square="sampled".
-        initial_ratio: Where training starts: the variance of f and h relative to c².
+        initial_std: Where the standard deviations of the weights start, unless the features are so large
+            that less makes V[f] and V[h] a hundredth of c², as after a warm start.
         min_variance: Added to the variance of q(z|x).
         towers: "deterministic" keeps the towers and drops the randomness: the ablation of equal capacity.
     """
@@ -50,7 +50,7 @@ class GPConfig(MethodConfig):
     marginal: Literal["moment", "exact"] = "moment"
     log_square: Literal["exact", "sampled"] = "exact"
     log_square_samples: int = Field(default=1, ge=1)
-    initial_ratio: float = Field(default=0.01, gt=0)
+    initial_std: float = Field(default=0.003, gt=0)
     min_variance: float = Field(default=0.0, ge=0)
     towers: Literal["random", "deterministic"] = "random"
 
@@ -60,11 +60,11 @@ class GPConfig(MethodConfig):
 
     @model_validator(mode="after")
     def _applies(self) -> "GPConfig":
-        random_only = {"covariance", "marginal", "log_square", "log_square_samples", "initial_ratio"}
-        given = sorted(self.model_fields_set & random_only)
+        random_only = {"covariance", "marginal", "log_square", "log_square_samples", "initial_std"}
+        given = [name for name in self.changed() if name in random_only]
         if self.towers == "deterministic" and given:
             raise ValueError(f"{given[0]!r} does not apply to towers='deterministic', which has nothing random")
-        if self.log_square == "exact" and "log_square_samples" in self.model_fields_set:
+        if self.log_square == "exact" and "log_square_samples" in self.changed():
             raise ValueError("'log_square_samples' applies to log_square='sampled' only")
         if self.marginal == "exact" and self.min_variance > 0:
             raise ValueError("'min_variance' applies to marginal='moment' only")
@@ -166,7 +166,7 @@ class GPEncoder(InferenceModel[GPConfig]):
 
     @torch.no_grad()
     def prepare(self, x: Tensor, training_size: int, model: Generative) -> None:
-        """Note N, and start the covariances in proportion to the features' scale, ψᵀΣψ = ratio·c²."""
+        """Note N, and set where the covariances start: initial_std², or less where ψᵀΣψ would exceed c²/100."""
         self.training_size.fill_(training_size)
         if self.calibrated:
             return
@@ -174,7 +174,7 @@ class GPEncoder(InferenceModel[GPConfig]):
         std = self.base.moments(features)[1].square().mean().sqrt()
         for process, psi in self._feeds(x, features):
             length = psi.square().sum(-1).mean().sqrt()
-            process.reset(math.sqrt(self.options.initial_ratio) * (std / length).item())
+            process.reset(min(self.options.initial_std, 0.1 * (std / length).item()))
         self.calibrated.fill_(True)
 
     @torch.no_grad()

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from gpin.data import Batches
+from gpin.data import Batches, hold_out
 from gpin.errors import InputError, TrainingError
 from gpin.vae import VAE
 
@@ -77,7 +77,7 @@ def fit(
         raise InputError(f"learning_rate must be positive, got {learning_rate!r}")
     order = torch.Generator().manual_seed(seed)
     if x_val is None:
-        x_train, x_val = _hold_out(x_train, order)
+        x_train, x_val = hold_out(x_train, order)
     training = Batches(x_train, batch_size, order)
     validation = Batches(x_val, batch_size)
 
@@ -147,18 +147,6 @@ def _what_is_not_finite(vae: VAE, x: Tensor, rows: Tensor | None, loss: Tensor, 
     data = f"; rows of the {'batch' if rows is None else 'data'} at fault: {numbers}" if numbers else ""
     advice = "the weights are back at the best epoch so far; a smaller learning_rate may help"
     return f"{where}: {what}{parameter}{data} ({advice})"
-
-
-def _hold_out(data: Any, generator: torch.Generator) -> tuple[Any, Any]:
-    size = len(data) if hasattr(data, "__len__") else 0
-    if isinstance(data, torch.utils.data.DataLoader) or size < 2:
-        raise InputError("x_val is needed here: there is nothing a validation part could be taken from")
-    order = torch.randperm(size, generator=generator)
-    held = max(1, size // 10)
-    if isinstance(data, torch.utils.data.Dataset) and not isinstance(data, Tensor):
-        parts = (order[held:].tolist(), order[:held].tolist())
-        return torch.utils.data.Subset(data, parts[0]), torch.utils.data.Subset(data, parts[1])
-    return data[order[held:]], data[order[:held]]
 
 
 def _snapshot(vae: VAE) -> dict[str, Tensor]:

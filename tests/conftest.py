@@ -1,0 +1,24 @@
+"""What all tests share."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes on two cores
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    """Every test starts from the same random state, in float32."""
+    torch.manual_seed(0)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def double():
+    """Everything made in this test is float64."""
+    torch.set_default_dtype(torch.float64)

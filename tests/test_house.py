@@ -1,0 +1,67 @@
+"""The rules of the house: who may import whom, and what must not be installed."""
+
+import ast
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "gpin"
+
+FLOORS = [
+    "errors",
+    "config",
+    "special",
+    "distributions",
+    "random_linear",
+    "networks",
+    "likelihoods",
+    "inference",
+    "estimators",
+    "vae",
+    "data",
+    "training",
+    "report",
+    "demo",
+    "cli",
+    "__main__",
+]
+"""Data flows down; a module imports only from the floors above its own."""
+
+
+def imports(path):
+    """Names of gpin's own modules that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "gpin":
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "gpin")
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_up_the_house(path):
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    if parts == ("__init__",):
+        return
+    assert parts[0] in FLOORS, f"{path.name} has no floor in the house"
+    for module in imports(path):
+        floor = module.split(".")[1] if "." in module else None
+        if floor is None:
+            assert parts[0] in ("cli", "demo", "__main__"), f"{path.name} imports the package itself"
+        else:
+            assert FLOORS.index(floor) <= FLOORS.index(parts[0]), f"{path.name} imports {module} from below"
+
+
+def test_torch_is_the_pinned_cpu_build_and_nothing_came_with_it():
+    pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch==")]
+    assert pinned == [f"torch=={torch.__version__.split('+')[0]}"]
+    assert torch.version.cuda is None
+    installed = {(found.metadata["Name"] or "").lower() for found in distributions()}
+    assert not {name for name in installed if name.startswith(("torchvision", "torchaudio", "nvidia", "triton"))}
+
+
+def test_every_package_folder_is_mirrored_in_the_tests():
+    folders = {path.parent.name for path in SOURCE.rglob("__init__.py")} - {"gpin"}
+    assert folders <= {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}

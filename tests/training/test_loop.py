@@ -1,0 +1,137 @@
+import numpy as np
+import pytest
+import torch
+from linear_gaussian import LinearGaussian
+from torch.utils.data import DataLoader, TensorDataset
+
+import gpin
+from gpin.data import Batches
+from gpin.training.loop import validation_elbo
+
+SHAPE = (8,)
+
+
+@pytest.fixture
+def data():
+    return LinearGaussian.random().sample(300)
+
+
+def small(method="gp", **options):
+    return gpin.build(SHAPE, method, 2, architecture={"width": 16}, seed=0, **options)
+
+
+@pytest.mark.parametrize("method", ["vae", "gp"])
+def test_training_raises_the_bound_and_keeps_the_best_epoch(method, data):
+    vae, seen = small(method), []
+    history = gpin.fit(
+        vae,
+        data,
+        data[:60],
+        epochs=12,
+        batch_size=32,
+        learning_rate=3e-3,
+        progress=False,
+        on_epoch=lambda n, e: seen.append((n, e)),
+    )
+    assert history.train[-1] > history.train[0] + 1
+    assert [n for n, _ in seen] == list(range(1, 13))
+    assert history.validation[history.best - 1] == max(history.validation)
+    assert not vae.training
+    assert validation_elbo(vae, Batches(data[:60], 128), seed=0) == pytest.approx(max(history.validation), abs=1e-6)
+
+
+def test_the_best_epoch_wins_even_when_it_is_not_the_last(data):
+    vae = small("vae")
+    history = gpin.fit(vae, data, data[:60], epochs=6, batch_size=32, learning_rate=3e-3, progress=False)
+    start = history.validation[-1]
+    worse = gpin.fit(vae, data, data[:60], epochs=4, learning_rate=0.1, seed=1, progress=False)
+    assert worse.best < 4
+    assert worse.validation[-1] < start
+
+
+def test_the_same_seed_gives_the_same_bits_and_leaves_the_global_state_alone(data):
+    torch.manual_seed(9)
+    expected = torch.rand(2)
+    torch.manual_seed(9)
+    runs = []
+    for seed in (3, 3, 4):
+        vae = small()
+        gpin.fit(vae, data, epochs=2, seed=seed, progress=False)
+        runs.append(torch.cat([p.detach().flatten() for p in vae.parameters()]))
+    assert torch.equal(torch.rand(2), expected)
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda x: x,
+        lambda x: x.numpy(),
+        lambda x: x.numpy().astype(np.float64),
+        lambda x: TensorDataset(x, torch.zeros(len(x))),
+        lambda x: TensorDataset(x),
+        lambda x: DataLoader(TensorDataset(x), batch_size=32, shuffle=True),
+    ],
+    ids=["tensor", "array", "float64 array", "labelled dataset", "dataset", "loader"],
+)
+def test_data_comes_in_many_forms(wrap, data):
+    vae = small()
+    gpin.fit(vae, wrap(data), data[:20], epochs=1, progress=False)
+    assert vae.inference.training_size == 300
+    torch.testing.assert_close(vae.inference.base.trunk.center, data.mean(0))
+
+
+def test_without_validation_data_a_tenth_is_held_out(data):
+    for form in (data, data.numpy(), TensorDataset(data)):
+        vae = small()
+        gpin.fit(vae, form, epochs=1, progress=False)
+        assert vae.inference.training_size == 270
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"epochs": 0}, "epochs must be a whole number of at least 1, got 0"),
+        ({"batch_size": 2.5}, "batch_size"),
+        ({"learning_rate": -1.0}, "learning_rate"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"x_train": torch.rand(0, 8)}, "x_val is needed|empty"),
+        ({"x_train": torch.rand(1, 8)}, "x_val is needed"),
+        ({"x_train": [[1.0]] * 9}, "got list"),
+        ({"x_train": torch.rand(20, 7)}, "shape"),
+        ({"x_train": torch.full((20, 8), torch.nan)}, "NaN"),
+        ({"x_val": torch.rand(0, 8)}, "empty"),
+    ],
+)
+def test_bad_arguments_are_named_in_one_line(arguments, said, data):
+    vae = small()
+    before = [p.clone() for p in vae.parameters()]
+    with pytest.raises(gpin.InputError, match=said) as caught:
+        gpin.fit(vae, **{"x_train": data, "progress": False, **arguments})
+    assert "\n" not in str(caught.value)
+    assert all(torch.equal(a, b) for a, b in zip(before, vae.parameters(), strict=True))
+
+
+def test_a_loss_that_is_not_finite_stops_training_and_keeps_the_last_good_weights(data):
+    vae, states = small("vae"), []
+
+    def spoil(number, epoch):
+        states.append({name: p.clone() for name, p in vae.state_dict().items()})
+        if number == 2:
+            with torch.no_grad():
+                vae.inference.head.weight[0, 0] = torch.nan
+
+    with pytest.raises(gpin.TrainingError, match=r"epoch 3, batch 1: .*inference\.head\.weight") as caught:
+        gpin.fit(vae, data, data[:60], epochs=5, learning_rate=3e-3, progress=False, on_epoch=spoil)
+    assert "\n" not in str(caught.value)
+    assert all(torch.isfinite(p).all() for p in vae.parameters())
+    assert any(all(torch.equal(p, state[name]) for name, p in vae.state_dict().items()) for state in states)
+
+
+def test_rows_that_break_the_loss_are_named(data):
+    vae = small("vae")
+    vae.prepare(data)
+    data[17] = 1e20  # finite, but its square is not
+    with pytest.raises(gpin.TrainingError, match=r"rows of the data at fault: \[17\]"):
+        gpin.fit(vae, data, data[:10], epochs=1, progress=False)
