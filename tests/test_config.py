@@ -4,8 +4,9 @@ import json
 import math
 from typing import Literal
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError, model_validator
 
@@ -47,7 +48,7 @@ class Empty(Config):
         (
             Example,
             {"widht": 3},
-            "no option 'widht': did you mean 'width'? choose from channels, inner, kind, rate, width",
+            "method 'x' has no option 'widht': did you mean 'width'? choose from channels, inner, k",
         ),
         (Example, {"zzz": 3}, "no option 'zzz': choose from channels, inner, kind, rate, width"),
         (Example, {"wi\ndth": 3}, "no option 'wi\\ndth': did you mean 'width'?"),
@@ -63,6 +64,7 @@ class Empty(Config):
         (Example, {"inner": {"depth": 0}}, "option 'inner.depth' of method 'x'"),
         (Example, {"kind": "fancy"}, "the options of method 'x': kind='fancy' needs channels"),
         (Required, {}, "option 'size' of method 'x': Field required"),
+        (Example, {"width": np.zeros((9, 9))}, "option 'width' of method 'x': should be a valid integer (got "),
     ],
 )
 def test_errors_are_one_line_that_names_option_and_value(config, options, message):
@@ -75,7 +77,12 @@ def test_errors_are_one_line_that_names_option_and_value(config, options, messag
     assert caught.value.__suppress_context__  # no pydantic traceback behind it
 
 
-@given(st.dictionaries(st.text(max_size=8), st.none() | st.integers() | st.floats() | st.text(max_size=8), max_size=3))
+NAMES = st.sampled_from(sorted(Example.model_fields)) | st.text(max_size=8)
+VALUES = st.none() | st.integers() | st.floats() | st.text(max_size=8)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.dictionaries(NAMES, VALUES, max_size=3))
 def test_any_options_are_parsed_or_refused_in_one_line(options):
     try:
         Example.parse(options, "the example")

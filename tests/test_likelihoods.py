@@ -188,6 +188,19 @@ def test_bernoulli_samples_are_binary_with_the_stated_mean():
     assert ((samples.mean(0) - mean).abs() < 4 * (mean * (1 - mean) / len(samples)).sqrt()).all()
 
 
+@pytest.mark.parametrize("make", [*(lambda mode=mode: gaussian(mode, (3,)) for mode in MODES), lambda: Bernoulli((3,))])
+def test_score_and_precision_are_the_derivatives_of_the_density(make, double):
+    likelihood = make()
+    if isinstance(likelihood, Gaussian):
+        vary_pixels(likelihood)
+    x, output = torch.rand(3), torch.randn(3)
+    score, precision = likelihood.score_and_precision(x, output)
+    torch.testing.assert_close(score, torch.func.grad(lambda o: likelihood.log_prob(x, o))(output))
+    # Here the second derivative does not depend on x, and so is its own expectation.
+    hessian = torch.autograd.functional.hessian(lambda o: likelihood.log_prob(x, o), output)
+    torch.testing.assert_close(torch.diag(precision), -hessian)
+
+
 @pytest.mark.parametrize("values", [[0.0, 1.5], [-0.1, 1.0], [0.0, 255.0]])
 def test_data_outside_the_unit_interval_are_refused_by_bernoulli_only(values):
     x = torch.tensor([values])

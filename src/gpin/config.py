@@ -32,7 +32,8 @@ class Config(BaseModel):
 
     def changed(self) -> list[str]:
         """The options that differ from their defaults: what a user asked for."""
-        return [name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default]
+        fields = type(self).model_fields.items()
+        return [name for name, field in fields if getattr(self, name) != field.get_default(call_default_factory=True)]
 
     @classmethod
     def _sentence(cls, error: ValidationError, what: str) -> str:
@@ -44,5 +45,5 @@ class Config(BaseModel):
         reason = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
         value = first["input"]
         where = f"option {name!r} of {what}" if name else f"the options of {what}"
-        got = f" (got {value!r})" if name and first["type"] != "missing" else ""
+        got = f" (got {' '.join(repr(value).split())})" if name and first["type"] != "missing" else ""
         return f"{where}: {reason}{got}"

@@ -1,12 +1,22 @@
 """Distributions that torch.distributions lacks."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, Independent, Normal, constraints
 
-__all__ = ["RandomMomentsNormal", "diagonal_normal"]
+__all__ = [
+    "FlowNormal",
+    "NormalMixture",
+    "PrecisionNormal",
+    "RandomMomentsNormal",
+    "ReflectedNormal",
+    "diagonal_normal",
+    "rsample_and_log_prob",
+]
 
 
 def diagonal_normal(mean: Tensor, std: Tensor) -> Distribution:
@@ -22,7 +32,8 @@ class RandomMomentsNormal(Distribution):
         = \int \mathcal{N}(z; \bar f, s_f^2 + h^2)\, \mathcal{N}(h; \bar h, s_h^2)\, dh
 
     independently for each entry of the last dimension. Samples are exact,
-    z = f̄ + s_f ε₁ + (h̄ + s_h ε₂) ε₃, and the density is a one-dimensional quadrature.
+    z = f̄ + s_f ε₁ + (h̄ + s_h ε₂) ε₃, and the density is a one-dimensional quadrature, right to 1e-7
+    for s_f ≥ s_h/20 (below that the density itself is nearly singular at z = f̄).
 
     Arguments:
         mean: f̄, shape `(..., d)`.
@@ -64,7 +75,7 @@ class RandomMomentsNormal(Distribution):
         return self.loc + self.mean_std * first + (self.scale + self.scale_std * second) * third
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log q(z) summed over the last dimension; value `(*sample_shape, ..., d)`."""
+        """log q(z) summed over the last dimension; value `(*sample_shape, ..., d)`."""
         deviates, log_weights = self._quadrature()
         variance = self.mean_std.square() + (self.scale + self.scale_std * deviates).square()
         distance = (value - self.loc).square()
@@ -100,3 +111,229 @@ class RandomMomentsNormal(Distribution):
         log_weights = -0.5 * deviates.square() + torch.log(torch.cosh(t))
         log_weights = log_weights - torch.logsumexp(log_weights, dim=0)
         return deviates.to(self.loc.dtype), log_weights.to(self.loc.dtype)
+
+
+class PrecisionNormal(Distribution):
+    """N(mean, Λ⁻¹) from the Cholesky factor of the precision, Λ = L Lᵀ; nothing is ever inverted.
+
+    Arguments:
+        mean: Shape `(..., d)`.
+        factor: L, lower triangular, shape `(..., d, d)`.
+
+    Example:
+        >>> q = PrecisionNormal(torch.zeros(3, 2), torch.eye(2).expand(3, 2, 2))
+        >>> q.rsample((5,)).shape, q.log_prob(torch.zeros(3, 2)).shape
+        (torch.Size([5, 3, 2]), torch.Size([3]))
+    """
+
+    arg_constraints = {}  # noqa: RUF012
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, mean: Tensor, factor: Tensor) -> None:
+        self.loc, self.factor = mean, factor
+        super().__init__(mean.shape[:-1], mean.shape[-1:], validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean, `(..., d)`."""
+        return self.loc
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """Λ⁻¹, `(..., d, d)`."""
+        root = torch.linalg.solve_triangular(self.factor, torch.eye(self.event_shape[0]).to(self.factor), upper=False)
+        return root.mT @ root
+
+    @property
+    def variance(self) -> Tensor:
+        """The diagonal of Λ⁻¹, `(..., d)`."""
+        return self.covariance_matrix.diagonal(dim1=-2, dim2=-1)
+
+    def rsample(self, sample_shape: Size | list[int] | tuple[int, ...] = ()) -> Tensor:
+        """mean + L⁻ᵀ ε, shape `(*sample_shape, ..., d)`."""
+        shape = self._extended_shape(Size(sample_shape))
+        noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        return self.loc + torch.linalg.solve_triangular(self.factor.mT, noise.unsqueeze(-1), upper=True).squeeze(-1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """−½ ‖Lᵀ(z − mean)‖² + log|L| − d/2 log 2π."""
+        scaled = ((value - self.loc).unsqueeze(-2) @ self.factor).squeeze(-2)
+        log_det = self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return log_det - 0.5 * (scaled.square().sum(-1) + self.event_shape[0] * math.log(2 * math.pi))
+
+    def entropy(self) -> Tensor:
+        """d/2 (1 + log 2π) − log|L|."""
+        log_det = self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return 0.5 * self.event_shape[0] * (1 + math.log(2 * math.pi)) - log_det
+
+
+class ReflectedNormal(Distribution):
+    """A diagonal Gaussian under Householder reflections, z = H_T … H_1 z₀: a full covariance at little cost.
+
+    H_t z = z − 2 v_t (v_tᵀ z) / ‖v_t‖². Reflections keep volumes and lengths and are their own inverses.
+
+    Arguments:
+        base: The distribution of z₀, diagonal Gaussian with batch shape `(...)` and event shape `(d,)`.
+        reflectors: v_1 … v_T, shape `(T, ..., d)`.
+    """
+
+    arg_constraints = {}  # noqa: RUF012
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, base: Distribution, reflectors: Tensor) -> None:
+        self.base, self.reflectors = base, reflectors
+        super().__init__(base.batch_shape, base.event_shape, validate_args=False)
+
+    def _reflect(self, z: Tensor, reflectors: Tensor) -> Tensor:
+        for v in reflectors:
+            # A reflector of length zero has no direction: the guard turns it into no reflection at all.
+            square = v.square().sum(-1, keepdim=True).clamp(min=torch.finfo(v.dtype).tiny)
+            z = z - 2 * v * ((v * z).sum(-1, keepdim=True) / square)
+        return z
+
+    @property
+    def mean(self) -> Tensor:
+        """H_T … H_1 applied to the base's mean, `(..., d)`."""
+        return self._reflect(self.base.mean, self.reflectors)
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """H diag(std²) Hᵀ, `(..., d, d)`."""
+        root = torch.diag_embed(self.base.stddev).movedim(-2, 0)  # one column of diag(std) after another
+        moved = self._reflect(root, self.reflectors).movedim(0, -1)
+        return moved @ moved.mT
+
+    @property
+    def variance(self) -> Tensor:
+        """The diagonal of the covariance, `(..., d)`."""
+        return self.covariance_matrix.diagonal(dim1=-2, dim2=-1)
+
+    def rsample(self, sample_shape: Size | list[int] | tuple[int, ...] = ()) -> Tensor:
+        """Samples of the base, reflected; shape `(*sample_shape, ..., d)`."""
+        return self._reflect(self.base.rsample(Size(sample_shape)), self.reflectors)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The base's density at the point reflected back."""
+        return self.base.log_prob(self._reflect(value, self.reflectors.flip(0)))
+
+
+class NormalMixture(Distribution):
+    """Σ_m α_m N(mean_m, diag std_m²), with draws that are reparametrised within each component.
+
+    Arguments:
+        log_weights: log α, normalised, shape `(batch, M)`.
+        means: Shape `(batch, M, d)`.
+        stds: Shape `(batch, M, d)`.
+    """
+
+    arg_constraints = {}  # noqa: RUF012
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, log_weights: Tensor, means: Tensor, stds: Tensor) -> None:
+        self.log_weights, self.means, self.stds = log_weights, means, stds
+        super().__init__(means.shape[:-2], means.shape[-1:], validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """Σ_m α_m mean_m, `(batch, d)`."""
+        return (self.log_weights.exp().unsqueeze(-1) * self.means).sum(-2)
+
+    @property
+    def variance(self) -> Tensor:
+        """By the law of total variance, `(batch, d)`."""
+        second = (self.log_weights.exp().unsqueeze(-1) * (self.stds.square() + self.means.square())).sum(-2)
+        return second - self.mean.square()
+
+    def component_rsample(self, samples: int) -> Tensor:
+        """Reparametrised draws of every component, `(samples, M, batch, d)`, for stratified expectations."""
+        shape = (samples, *self.means.shape)
+        noise = torch.randn(shape, dtype=self.means.dtype, device=self.means.device)
+        return (self.means + self.stds * noise).movedim(-2, 1)
+
+    def rsample(self, sample_shape: Size | list[int] | tuple[int, ...] = ()) -> Tensor:
+        """Ancestral draws. Gradients reach means and standard deviations but not the choice of component:
+        for those of the weights take `component_rsample` and weight its components."""
+        shape = Size(sample_shape)
+        chosen = torch.distributions.Categorical(logits=self.log_weights.detach()).sample(shape)  # (*shape, batch)
+        index = chosen[..., None, None].expand(*chosen.shape, 1, self.event_shape[0])
+        mean, std = (p.expand(*shape, *p.shape).gather(-2, index).squeeze(-2) for p in (self.means, self.stds))
+        return mean + std * torch.randn_like(mean)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log Σ_m α_m N(z; mean_m, std_m²), for z `(..., batch, d)`."""
+        return self.weigh(self.component_log_prob(value))
+
+    def component_log_prob(self, value: Tensor) -> Tensor:
+        """log N(z; mean_m, std_m²) of every component: `(..., batch, d)` → `(..., batch, M)`."""
+        return Normal(self.means, self.stds, validate_args=False).log_prob(value.unsqueeze(-2)).sum(-1)
+
+    def weigh(self, component_log_prob: Tensor) -> Tensor:
+        """log Σ_m α_m exp(·_m): `(..., batch, M)` → `(..., batch)`."""
+        return torch.logsumexp(self.log_weights + component_log_prob, dim=-1)
+
+
+class FlowNormal(Distribution):
+    """A diagonal Gaussian pushed through transforms that are cheap forwards, z = f_T ∘ … ∘ f_1 (z₀).
+
+    The density of own samples comes along with them (:meth:`rsample_and_log_prob`); that of other points
+    needs the inverse, which an autoregressive transform computes in d passes.
+
+    Arguments:
+        base: The distribution of z₀, batch shape `(...)`, event shape `(d,)`.
+        transforms: torch transforms with `call_and_ladj`, as zuko's.
+    """
+
+    arg_constraints = {}  # noqa: RUF012
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, base: Distribution, transforms: Sequence[Any]) -> None:
+        self.base, self.transforms = base, transforms
+        super().__init__(base.batch_shape, base.event_shape, validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """Where the base's mean is carried: the point that stands for the flow (its mean has no formula)."""
+        z = self.base.mean
+        for transform in self.transforms:
+            z = transform(z)
+        return z
+
+    @property
+    def variance(self) -> Tensor:
+        """Of 256 samples with fixed noise, `(..., d)`: a flow's variance has no formula."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return self.rsample((256,)).var(0)
+
+    def rsample(self, sample_shape: Size | list[int] | tuple[int, ...] = ()) -> Tensor:
+        """Samples in one pass, shape `(*sample_shape, ..., d)`."""
+        return self.rsample_and_log_prob(sample_shape)[0]
+
+    def rsample_and_log_prob(self, sample_shape: Size | list[int] | tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
+        """Samples and their log density, without an inversion."""
+        z = self.base.rsample(Size(sample_shape))
+        log_prob = self.base.log_prob(z)
+        for transform in self.transforms:
+            z, log_det = transform.call_and_ladj(z)
+            log_prob = log_prob - log_det
+        return z, log_prob
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Of any point, through the inverse."""
+        log_det_total = torch.zeros(value.shape[:-1], dtype=value.dtype, device=value.device)
+        for transform in reversed(self.transforms):
+            value, log_det = transform.inv.call_and_ladj(value)
+            log_det_total = log_det_total + log_det
+        return self.base.log_prob(value) + log_det_total
+
+
+def rsample_and_log_prob(q: Distribution, sample_shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Reparametrised samples of q and their log density, by the shorter way where q knows one."""
+    if isinstance(q, FlowNormal):
+        return q.rsample_and_log_prob(sample_shape)
+    z = q.rsample(sample_shape)
+    return z, q.log_prob(z)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from gpin.distributions import rsample_and_log_prob
 from gpin.errors import InputError
 
-__all__ = ["LogLikelihood", "effective_sample_size", "importance_weighted", "log_weights", "pareto_khat"]
+__all__ = ["LogLikelihood", "effective_sample_size", "importance_weighted", "pareto_khat"]
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,12 @@ class LogLikelihood:
         return self.mc_error.double().square().sum().sqrt().item() / self.values.numel()
 
     def __str__(self) -> str:
+        known = self.khat[~self.khat.isnan()]
+        share = f"k̂ > 0.7 for {100 * (known > 0.7).double().mean():.0f} %" if len(known) else "k̂ unknown for all"
         return (
             f"{self.mean:.2f} ± {self.stderr:.2f} nats (K={self.samples}, {self.proposal} proposal, "
             f"Monte-Carlo error {self.mean_mc_error:.2f}, median ESS {self.ess.median():.1f}, "
-            f"k̂ > 0.7 for {100 * (self.khat > 0.7).double().mean():.0f} % of {self.values.numel()} instances)"
+            f"{share} of {self.values.numel()} instances)"
         )
 
     @classmethod
@@ -87,20 +90,14 @@ def importance_weighted(
         raise InputError(f"samples must be at least 1, got {samples}")
     if chunk < 1:
         raise InputError(f"chunk must be at least 1, got {chunk}")
-    z = q.sample((samples,))
-    weights = torch.cat([log_weights(log_joint, q, part) for part in z.split(chunk)])
-    weights = weights.double()
+    z, log_prob = rsample_and_log_prob(q, (samples,))
+    weights = (torch.cat([log_joint(part) for part in z.split(chunk)]) - log_prob).double()
     values = torch.logsumexp(weights, dim=0) - math.log(samples)
     ess = effective_sample_size(weights)
     # The delta method: Var[log w̄] ≈ Var[w]/(K E[w]²), and Var[w]/E[w]² is (K/ESS − 1) K/(K − 1).
     variance = (1 / ess - 1 / samples).clamp(min=0)
     mc_error = (variance * samples / (samples - 1)).sqrt() if samples > 1 else ess * math.nan
     return LogLikelihood(values, ess, pareto_khat(weights), mc_error, samples, proposal)
-
-
-def log_weights(log_joint: Callable[[Tensor], Tensor], q: Distribution, z: Tensor) -> Tensor:
-    """Log p(x, z) − log q(z|x), `(samples, batch)`."""
-    return log_joint(z) - q.log_prob(z)
 
 
 def effective_sample_size(log_weights: Tensor) -> Tensor:
@@ -113,7 +110,8 @@ def pareto_khat(log_weights: Tensor) -> Tensor:
 
     Vehtari et al. 2024, Pareto smoothed importance sampling, with the fit of Zhang & Stephens 2009:
     the tail is the min(K/5, 3√K) largest weights. `(samples, batch)` → `(batch,)`; NaN below K = 25,
-    where the tail has fewer than five, and 0 where all weights of the tail are equal.
+    where the tail has fewer than five, and 0 where the tail's weights differ by less than
+    one per cent, which is rounding as much as a tail.
     """
     samples = log_weights.shape[0]
     size = int(min(samples / 5, 3 * math.sqrt(samples)))
@@ -136,4 +134,4 @@ def pareto_khat(log_weights: Tensor) -> Tensor:
     khat = torch.log1p(-best * excess).mean(0)
     # The weakly informative prior of Vehtari et al.: ten observations' worth of k = 0.5.
     khat = (size * khat + 5) / (size + 10)
-    return torch.where(top[-1] == 0, 0.0, khat).to(log_weights.dtype)
+    return torch.where(top[-1] > -0.01, 0.0, khat).to(log_weights.dtype)

@@ -57,7 +57,7 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
-        """Log p(x|z), `(..., batch)`."""
+        """log p(x|z), `(..., batch)`."""
 
     @abstractmethod
     def mean(self, output: Tensor) -> Tensor:
@@ -66,6 +66,10 @@ class Likelihood(nn.Module, ABC):
     @abstractmethod
     def sample(self, output: Tensor) -> Tensor:
         """A draw of x given z, the shape of `output`."""
+
+    @abstractmethod
+    def score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+        """∂ log p(x|output)/∂output, and minus its expected second derivative, which is diagonal."""
 
     def check(self, x: Tensor) -> None:
         """Raise if x lies outside the support."""
@@ -118,6 +122,11 @@ class Gaussian(Likelihood):
     def mean(self, output: Tensor) -> Tensor:  # noqa: D102
         return output
 
+    def score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+        """(x − output)/σ² and 1/σ²."""
+        precision = (1 / self.variance).expand_as(output)
+        return (x - output) * precision, precision
+
     def sample(self, output: Tensor) -> Tensor:  # noqa: D102
         return output + self.variance.sqrt() * torch.randn_like(output)
 
@@ -156,6 +165,11 @@ class Bernoulli(Likelihood):
     def mean(self, output: Tensor) -> Tensor:  # noqa: D102
         return output.sigmoid()
 
+    def score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+        """x − p and p (1 − p), p the sigmoid of the logits."""
+        p = output.sigmoid()
+        return x - p, p * (1 - p)
+
     def sample(self, output: Tensor) -> Tensor:  # noqa: D102
         return torch.bernoulli(output.sigmoid())
 
@@ -178,4 +192,6 @@ def as_likelihood_config(value: str | Mapping[str, Any] | LikelihoodConfig) -> L
     if isinstance(value, LikelihoodConfig):
         return value
     options = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise InputError(f"the likelihood must be a name, a mapping of options or a LikelihoodConfig, got {value!r}")
     return LikelihoodConfig.parse(options, "the likelihood")

@@ -56,7 +56,7 @@ def architecture_for(shape: Sequence[int]) -> Architecture:
     """The architecture for data of this shape.
 
     The paper's tables for the paper's shapes. Other images of at least 8×8 get convolutions until the
-    shorter side is 4 or less (2 for those under 16); vectors and smaller images are fully connected.
+    shorter side is 2 to 4 pixels; vectors and smaller images are fully connected.
     """
     shape = check_shape(shape)
     if shape in PAPER:

@@ -192,16 +192,16 @@ class FullLinear(RandomLinear):
         lower = torch.ones_like(eye).tril(-1)
         for block, start in zip(self.blocks, self.starts, strict=True):
             size = block.shape[2]
+            top, below = block.split([size, len(block) - size])
             on, under = eye[:size, None, :size], lower[:size, None, :size]
-            triangle = torch.addcmul(on * diagonal[:, start : start + size], block[:size], under)
-            yield start, start + size, triangle, block[size:]
+            triangle = torch.addcmul(on * diagonal[:, start : start + size], top, under)
+            yield start, start + size, triangle, below
 
     def variance(self, features: Tensor) -> Tensor:  # noqa: D102
         total = features.new_zeros(features.shape[0], self.outputs)
         for start, end, triangle, below in self._parts():
             projected = features[:, start:end] @ triangle.flatten(1)  # (batch, d·s)
-            # In place, for speed; autocast leaves in-place operations alone, hence the casts.
-            projected.addmm_(features[:, end:].to(projected), below.flatten(1).to(projected))
+            projected = torch.addmm(projected, features[:, end:], below.flatten(1))
             total = total + projected.unflatten(1, below.shape[1:]).square().sum(-1)
         return total
 

@@ -5,6 +5,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from gpin.config import Config
+from gpin.distributions import PrecisionNormal
 from gpin.errors import InputError
 from gpin.estimators import LogLikelihood, importance_weighted
 from gpin.inference import ELBO, InferenceModel, Uncertainty, method_named
+from gpin.inference.refinement import refine
 from gpin.likelihoods import Likelihood, LikelihoodConfig, as_likelihood_config, make_likelihood
 from gpin.networks import Architecture, Decoder, Trunk, architecture_for, check_shape
 
@@ -81,19 +84,19 @@ class VAE(nn.Module):
     # The generative model -------------------------------------------------------------------------
 
     def log_prior(self, z: Tensor) -> Tensor:
-        """Log N(z; 0, I): `(..., d)` → `(...)`."""
+        """log N(z; 0, I): `(..., d)` → `(...)`."""
         return -0.5 * (z.square().sum(-1) + z.shape[-1] * math.log(2 * math.pi))
 
     def log_conditional(self, x: Tensor, z: Tensor) -> Tensor:
-        """Log p(x|z): x `(batch, *shape)`, z `(..., batch, d)` → `(..., batch)`."""
+        """log p(x|z): x `(batch, *shape)`, z `(..., batch, d)` → `(..., batch)`."""
         return self.likelihood.log_prob(x, self.decoder(z))
 
     def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
-        """Log p(x, z), `(..., batch)`."""
+        """log p(x, z), `(..., batch)`."""
         return self.log_conditional(x, z) + self.log_prior(z)
 
     def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
-        """Log p(x|z) for an objective: in training, the likelihood's running statistics are updated first."""
+        """log p(x|z) for an objective: in training, the likelihood's running statistics are updated first."""
         output = self.decoder(z)
         if self.training:
             self.likelihood.observe(x, output)
@@ -110,8 +113,8 @@ class VAE(nn.Module):
         return self.inference.elbo(self.check(x), self, _count(samples, "samples"))
 
     def loss(self, x: Tensor, samples: int = 1) -> Tensor:
-        """What training minimises: the mean of −ELBO over the batch, a scalar."""
-        return -self.inference.elbo(x, self, samples).value.mean()
+        """What training minimises, a scalar; for most methods the mean of −ELBO over the batch."""
+        return self.inference.loss(x, self, samples)
 
     @torch.no_grad()
     def log_likelihood(
@@ -122,21 +125,27 @@ class VAE(nn.Module):
         Arguments:
             x: `(batch, *shape)`, any number of instances.
             samples: K, the samples used for each instance.
-            proposal: "encoder" samples from q(z|x).
+            proposal: "encoder" samples from q(z|x); "refined" from the Gaussian that :meth:`refine` finds for
+                each instance, so that the score does not depend on the encoder that happened to be trained.
             chunk_size: How many pairs (x, z) the decoder sees at a time; changes memory, not results.
         """
         x = self.check(x)
         samples, chunk_size = _count(samples, "samples"), _count(chunk_size, "chunk_size")
-        if proposal != "encoder":
-            raise InputError(f"unknown proposal {proposal!r}: choose 'encoder'")
+        if proposal not in ("encoder", "refined"):
+            raise InputError(f"unknown proposal {proposal!r}: choose 'encoder' or 'refined'")
         parts = []
         for batch in x.split(max(1, min(128, 2**20 // samples))):
-            q = self.inference(batch, self)
-            chunk = max(1, chunk_size // len(batch))
-            parts.append(
-                importance_weighted(lambda z, batch=batch: self.log_joint(batch, z), q, samples, chunk)  # type: ignore[misc]
-            )
+            q = self.inference(batch, self) if proposal == "encoder" else self.refine(batch)
+            log_joint = partial(self.log_joint, batch)
+            parts.append(importance_weighted(log_joint, q, samples, max(1, chunk_size // len(batch)), proposal))
         return LogLikelihood.join(parts)
+
+    @torch.no_grad()
+    def refine(self, x: ArrayLike, steps: int = 4) -> PrecisionNormal:
+        """The posterior of each instance as a full-covariance Gaussian, by damped Gauss–Newton steps on
+        log p(x, z) from the encoder's mean; they never lower it."""
+        x = self.check(x)
+        return refine(self, x, self.inference(x, self).mean.clone(), _count(steps, "steps"))
 
     @torch.no_grad()
     def uncertainty(self, x: ArrayLike) -> Uncertainty:

@@ -4,9 +4,15 @@ from typing import Any
 
 from gpin.config import suggest
 from gpin.errors import InputError
-from gpin.inference.base import ELBO, Generative, InferenceModel, MethodConfig, Uncertainty
+from gpin.inference.base import ELBO, Generative, InferenceModel, MethodConfig, Stage, Uncertainty
 from gpin.inference.gaussian import GaussianConfig, GaussianEncoder
 from gpin.inference.gp import GPConfig, GPEncoder
+from gpin.inference.householder import HouseholderConfig, HouseholderEncoder
+from gpin.inference.iaf import IAFConfig, IAFEncoder
+from gpin.inference.laplace import LaplaceConfig, LaplaceEncoder
+from gpin.inference.mixture import MixtureConfig, MixtureEncoder
+from gpin.inference.recursive_mixture import RecursiveMixtureConfig, RecursiveMixtureEncoder
+from gpin.inference.semi_amortized import SemiAmortizedConfig, SemiAmortizedEncoder
 
 __all__ = [
     "ELBO",
@@ -16,8 +22,21 @@ __all__ = [
     "GaussianConfig",
     "GaussianEncoder",
     "Generative",
+    "HouseholderConfig",
+    "HouseholderEncoder",
+    "IAFConfig",
+    "IAFEncoder",
     "InferenceModel",
+    "LaplaceConfig",
+    "LaplaceEncoder",
     "MethodConfig",
+    "MixtureConfig",
+    "MixtureEncoder",
+    "RecursiveMixtureConfig",
+    "RecursiveMixtureEncoder",
+    "SemiAmortizedConfig",
+    "SemiAmortizedEncoder",
+    "Stage",
     "Uncertainty",
     "method_named",
 ]
@@ -27,6 +46,12 @@ METHODS: dict[str, type[InferenceModel[Any]]] = {
     for method in (
         GaussianEncoder,
         GPEncoder,
+        SemiAmortizedEncoder,
+        IAFEncoder,
+        HouseholderEncoder,
+        MixtureEncoder,
+        RecursiveMixtureEncoder,
+        LaplaceEncoder,
     )
 }
 

@@ -1,7 +1,8 @@
 """What every inference model is: a map from x to a distribution over z that knows its own objective."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -10,10 +11,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from gpin.config import Config, suggest
+from gpin.distributions import rsample_and_log_prob
 from gpin.errors import InputError
+from gpin.likelihoods import Likelihood
 from gpin.networks import Trunk
 
-__all__ = ["ELBO", "Generative", "InferenceModel", "MethodConfig", "Uncertainty"]
+__all__ = ["ELBO", "Generative", "InferenceModel", "MethodConfig", "Stage", "Uncertainty", "frozen"]
 
 
 @dataclass(frozen=True)
@@ -56,17 +59,44 @@ class Uncertainty:
         return self.mean_part + self.std_part
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A part of training: its name, and its share of the epochs relative to the other stages."""
+
+    name: str
+    share: float = 1.0
+
+
 class Generative(Protocol):
     """What an inference model may ask of the model whose posterior it infers."""
 
+    decoder: nn.Module
+    likelihood: Likelihood
+
     def log_conditional(self, x: Tensor, z: Tensor) -> Tensor:
-        """Log p(x|z): x `(batch, *shape)`, z `(..., batch, d)` → `(..., batch)`."""
+        """log p(x|z): x `(batch, *shape)`, z `(..., batch, d)` → `(..., batch)`."""
 
     def log_prior(self, z: Tensor) -> Tensor:
-        """Log p(z): `(..., d)` → `(...)`."""
+        """log p(z): `(..., d)` → `(...)`."""
+
+    def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
+        """log p(x, z), shaped as log p(x|z)."""
 
     def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
-        """Log p(x|z) for an objective: in training, running statistics are updated on the way."""
+        """log p(x|z) for an objective: in training, running statistics are updated on the way."""
+
+
+@contextmanager
+def frozen(model: Generative) -> Iterator[None]:
+    """Inside, gradients pass through decoder and likelihood to z but do not reach their parameters."""
+    parameters = [p for module in (model.decoder, model.likelihood) for p in module.parameters() if p.requires_grad]
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
 
 
 class MethodConfig(Config):
@@ -116,17 +146,31 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
     def forward(self, x: Tensor, model: Generative) -> Distribution:
         """q(z|x) with batch shape `(batch,)` and event shape `(d,)`."""
 
-    def kl(self, q: Distribution, z: Tensor, model: Generative) -> Tensor:
-        """KL(q ‖ p(z)), `(batch,)`; by default from the samples z `(samples, batch, d)` of q."""
-        return (q.log_prob(z) - model.log_prior(z)).mean(0)
+    def kl(self, q: Distribution) -> Tensor | None:
+        """KL(q ‖ N(0, I)) in closed form, `(batch,)`, or None where there is none and samples must do."""
+        return None
 
     def elbo(self, x: Tensor, model: Generative, samples: int = 1) -> ELBO:
         """The bound with its terms, from `samples` reparametrised draws of z a point."""
         q = self(x, model)
-        z = q.rsample((samples,))
-        reconstruction = model.reconstruction(x, z).mean(0)
-        kl = self.kl(q, z, model)
-        return ELBO(reconstruction, kl, torch.zeros_like(kl))
+        kl = self.kl(q)
+        if kl is None:
+            z, log_prob = rsample_and_log_prob(q, (samples,))
+            kl = (log_prob - model.log_prior(z)).mean(0)
+        else:
+            z = q.rsample((samples,))
+        return ELBO(model.reconstruction(x, z).mean(0), kl, torch.zeros_like(kl))
+
+    def loss(self, x: Tensor, model: Generative, samples: int = 1) -> Tensor:
+        """What training minimises, a scalar: by default the mean of −ELBO over the batch."""
+        return -self.elbo(x, model, samples).value.mean()
+
+    def stages(self) -> Sequence[Stage]:
+        """The stages of training, in order; most methods have one."""
+        return [Stage("all")]
+
+    def begin_stage(self, index: int) -> None:
+        """Told when a stage of training begins."""
 
     def prepare(self, x: Tensor, training_size: int, model: Generative) -> None:
         """Told before training: one batch of x, and how many training points there are."""

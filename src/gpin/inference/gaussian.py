@@ -52,8 +52,8 @@ class GaussianEncoder(InferenceModel[GaussianConfig]):
         mean, std, _ = self.moments(self.trunk(x))
         return diagonal_normal(mean, std)
 
-    def kl(self, q: Distribution, z: Tensor, model: Generative) -> Tensor:
-        """In closed form."""
+    def kl(self, q: Distribution) -> Tensor:
+        """½ Σ_j (v_j + m_j² − 1 − log v_j)."""
         return gaussian_kl(q.mean, q.variance, q.variance.log())
 
     @torch.no_grad()

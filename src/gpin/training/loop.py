@@ -1,5 +1,6 @@
 """The training loop: Adam on the ELBO, validation after each epoch, the best weights at the end."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -81,19 +82,23 @@ def fit(
     training = Batches(x_train, batch_size, order)
     validation = Batches(x_val, batch_size)
 
+    beginnings = stage_beginnings([stage.share for stage in vae.inference.stages()], epochs)
     with torch.random.fork_rng(devices=[]), _bar(epochs, progress) as advance:
         torch.manual_seed(seed)
         vae.prepare(vae.check(x) for x, _ in training)
         optimiser = torch.optim.Adam(vae.parameter_groups(learning_rate))
-        history, best = History(), _snapshot(vae)
+        history, best, top = History(), _snapshot(vae), -math.inf
         try:
             for number in range(1, epochs + 1):
                 start = time.perf_counter()
+                if number in beginnings:  # what was best in an earlier stage is not the model asked for
+                    vae.inference.begin_stage(beginnings.index(number))
+                    top = -math.inf
                 train = _train_epoch(vae, training, optimiser, number)
                 result = Epoch(train, validation_elbo(vae, validation, seed), time.perf_counter() - start)
                 history.epochs.append(result)
-                if result.validation >= max(history.validation):
-                    history.best, best = number, _snapshot(vae)
+                if result.validation >= top:
+                    history.best, best, top = number, _snapshot(vae), result.validation
                 if on_epoch is not None:
                     on_epoch(number, result)
                 advance(result)
@@ -101,6 +106,25 @@ def fit(
             vae.load_state_dict(best)
             vae.eval()
     return history
+
+
+def stage_beginnings(shares: list[float], epochs: int) -> list[int]:
+    """The first epoch of each stage, from 1, dividing the epochs by the stages' shares; each gets one at least.
+
+    Example:
+        >>> stage_beginnings([2.0, 1.0, 1.0], 8)
+        [1, 5, 7]
+    """
+    if epochs < len(shares):
+        raise InputError(f"this method trains in {len(shares)} stages and needs at least as many epochs, got {epochs}")
+    beginnings: list[int] = []
+    done = 0.0
+    for index, share in enumerate(shares):
+        earliest = beginnings[-1] + 1 if beginnings else 1
+        latest = epochs - (len(shares) - 1 - index)
+        beginnings.append(min(max(earliest, 1 + round(epochs * done / sum(shares))), latest))
+        done += share
+    return beginnings
 
 
 def _train_epoch(vae: VAE, batches: Batches, optimiser: torch.optim.Optimizer, epoch: int) -> float:

@@ -1,0 +1,237 @@
+"""What every inference model must do. A method that registers itself is tested here without another line."""
+
+import math
+
+import pytest
+import torch
+from linear_gaussian import LinearGaussian
+from torch.func import functional_call
+
+import gpin
+from gpin.inference import METHODS
+
+VARIANTS = {
+    "gp": [{"preset": "paper"}, {"marginal": "exact", "covariance": "diagonal"}, {"towers": "deterministic"}],
+    "sa": [{"preset": "paper"}, {"steps": 2, "momentum": 0.5, "clip": 5.0, "inner_samples": 3}],
+    "iaf": [{"flows": 1}, {"flows": 4}],
+    "hf": [{"flows": 4}],
+    "me": [{"components": 4}],
+    "rme": [{"components": 3}],
+    "vlae": [{"steps": 1, "step_size": 1.0}],
+}
+"""Settings beside the defaults, which every method is tested with."""
+
+CASES = [(name, options) for name in METHODS for options in [{}, *VARIANTS.get(name, [])]]
+every = pytest.mark.parametrize(("method", "options"), CASES, ids=lambda value: str(value))
+
+SHAPE, D = (6,), 2
+
+
+def small(method, options, shape=SHAPE, latent_dim=D, size=40, width=8):
+    """An untrained VAE with all its components in place, and data for it."""
+    vae = gpin.build(shape, method, latent_dim, architecture={"width": width}, seed=0, **options)
+    x = torch.rand(size, *shape)
+    vae.prepare(x)
+    for index in range(len(vae.inference.stages())):
+        vae.inference.begin_stage(index)
+    return vae.eval(), x.to(next(vae.parameters()).dtype)
+
+
+@every
+def test_encoding_gives_a_distribution_over_z(method, options):
+    vae, x = small(method, options)
+    for batch in (1, 3, 7):
+        q = vae.encode(x[:batch])
+        assert isinstance(q, torch.distributions.Distribution)
+        assert (q.batch_shape, q.event_shape) == ((batch,), (D,))
+        assert q.mean.shape == q.variance.shape == q.stddev.shape == (batch, D)
+        assert (q.variance > 0).all()
+        assert q.rsample().shape == (batch, D)
+        assert q.sample((5, 2)).shape == (5, 2, batch, D)
+        assert q.log_prob(q.sample((5,))).shape == (5, batch)
+
+
+@every
+def test_one_instance_is_inferred_as_in_company(method, options):
+    vae, x = small(method, options)
+    if options.get("preset") == "paper" and method == "sa":
+        pytest.skip("the paper's step is divided by the size of the batch")
+    if method == "sa":
+        vae.inference.options = vae.inference.options.model_copy(update={"inner_samples": 1})
+        noise = torch.randn(1, 5, D)
+        state = torch.cat(vae.inference.base.moments(vae.inference.base.trunk(x[:5]))[::2], -1)
+        from gpin.inference.semi_amortized import inner_elbo
+
+        def refined(rows):
+            objective = lambda s: inner_elbo(s, noise[:, rows], x[:5][rows], vae)  # noqa: E731
+            return vae.inference.refine(state[rows], objective, vae)
+
+        torch.testing.assert_close(refined(slice(0, 5))[2:3], refined(slice(2, 3)), rtol=1e-4, atol=1e-5)
+        return
+    together, alone = vae.encode(x[:5]), vae.encode(x[2:3])
+    torch.testing.assert_close(together.mean[2:3], alone.mean, rtol=1e-4, atol=1e-5)
+
+
+@every
+def test_samples_carry_gradients_to_the_encoder(method, options):
+    vae, x = small(method, options)
+    vae.encode(x).rsample((3,)).square().sum().backward()
+    trunks = [p for name, p in vae.inference.named_parameters() if "trunk" in name and p.grad is not None]
+    assert trunks
+    assert any(p.grad.abs().sum() > 0 for p in trunks)
+
+
+@every
+def test_the_density_integrates_to_one_and_fits_the_samples(method, options, double):
+    """On a grid over two latent dimensions; a density that is wrong by a Jacobian cannot pass."""
+    vae, x = small(method, options)
+    x = x[:3]
+    torch.manual_seed(1)
+    with torch.no_grad():
+        q = vae.encode(x)
+        z = q.sample((20_000,))
+        low, high = z.amin((0, 1)) - 3, z.amax((0, 1)) + 3
+        axes = [torch.linspace(low[j], high[j], 301) for j in range(D)]
+        grid = torch.cartesian_prod(*axes)  # (points, d)
+        density = q.log_prob(grid.unsqueeze(1).expand(-1, len(x), -1)).exp()  # (points, batch)
+        cell = math.prod((axis[1] - axis[0]).item() for axis in axes)
+        torch.testing.assert_close(density.sum(0) * cell, torch.ones(len(x)), rtol=0, atol=2e-3)
+        for power in (1, 2):
+            expected = (density.unsqueeze(-1) * grid.unsqueeze(1).pow(power)).sum(0) * cell
+            error = z.pow(power).std(0) / math.sqrt(len(z))
+            assert ((z.pow(power).mean(0) - expected).abs() < 5 * error + 4e-3 * (1 + expected.abs())).all()
+
+
+@every
+def test_bounds_are_ordered_on_a_linear_gaussian_model(method, options):
+    """ELBO ≤ importance-weighted bound ≤ log p(x), each within its Monte-Carlo error."""
+    truth = LinearGaussian.random(size=6, latent_dim=D, variance=0.3)
+    x = truth.sample(200)
+    vae = truth.vae(method, known=True, **options)
+    vae.prepare(x)
+    for index in range(len(vae.inference.stages())):
+        vae.inference.begin_stage(index)
+    vae.eval()
+    bound = vae.elbo(x, samples=64)
+    estimate = vae.log_likelihood(x, samples=64)
+    exact = truth.log_prob(x)
+    assert (bound.value.mean() <= estimate.mean + 4 * estimate.mean_mc_error).item()
+    assert estimate.mean <= exact.mean() + 4 * estimate.mean_mc_error
+    # Jensen: the mean of the log weights is the ELBO itself, but for the weights' own KL.
+    z = vae.encode(x).sample((64,))
+    assert (bound.value.mean() <= exact.mean() + 0.05).item()
+    assert torch.isfinite(vae.log_joint(x, z)).all()
+
+
+@every
+def test_the_input_matters(method, options):
+    vae, x = small(method, options)
+    torch.manual_seed(1)
+    one = vae.encode(x[:4]).sample()
+    torch.manual_seed(1)
+    other = vae.encode(x[4:8]).sample()
+    assert (one - other).abs().min() > 0
+
+
+@every
+def test_ten_steps_lower_the_loss(method, options):
+    vae, x = small(method, options, size=64)
+    vae.train()
+    optimiser = torch.optim.Adam(vae.parameter_groups(3e-3))
+
+    def loss_now():
+        torch.manual_seed(2)
+        return vae.loss(x, samples=4)
+
+    before = loss_now().item()
+    for _ in range(10):
+        optimiser.zero_grad()
+        vae.loss(x, samples=4).backward()
+        optimiser.step()
+    assert loss_now().item() < before
+
+
+@every
+def test_a_saved_model_gives_the_same_numbers(method, options, tmp_path):
+    vae, x = small(method, options)
+    vae.save(tmp_path)
+    again = gpin.load(tmp_path)
+    for model in (vae, again):
+        torch.manual_seed(1)
+        model.told = (model.elbo(x).value.detach(), model.log_likelihood(x, samples=30).values)
+    for ours, theirs in zip(vae.told, again.told, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@every
+def test_the_gradient_of_the_bound_is_right(method, options, double):
+    vae, x = small(method, options, shape=(4,), size=3, width=3)
+    names, start = zip(*((name, p.detach()) for name, p in vae.named_parameters()), strict=True)
+
+    def bound(*parameters):
+        torch.manual_seed(1)
+        state = dict(zip(names, parameters, strict=True))
+        return functional_call(_Bound(vae), {f"vae.{name}": p for name, p in state.items()}, (x,))
+
+    parameters = tuple(p.clone().requires_grad_() for p in start)
+    # A whole Jacobian of this size is slow: along a random direction it tells as much.
+    directions = [torch.randn_like(p) for p in parameters]
+
+    def along(t):
+        return bound(*(p + t * v for p, v in zip(start, directions, strict=True)))
+
+    assert torch.autograd.gradcheck(along, (torch.zeros((), requires_grad=True),), eps=1e-6, atol=1e-5, rtol=1e-4)
+    gradients = torch.autograd.grad(bound(*parameters), parameters, allow_unused=True)
+    assert all(torch.isfinite(g).all() for g in gradients if g is not None)
+
+
+class _Bound(torch.nn.Module):
+    def __init__(self, vae):
+        super().__init__()
+        self.vae = vae
+
+    def forward(self, x):
+        return self.vae.inference.elbo(x, self.vae, 2).value.sum()
+
+
+@every
+def test_a_seed_reproduces_training_and_the_last_batch_may_be_small(method, options):
+    x = torch.rand(37, *SHAPE)  # batches of 16, 16 and 5
+    runs = []
+    for _ in range(2):
+        vae = gpin.build(SHAPE, method, D, architecture={"width": 8}, seed=0, **options)
+        gpin.fit(vae, x, x[:9], epochs=4, batch_size=16, seed=3, progress=False)
+        runs.append(vae)
+    assert all(torch.equal(a, b) for a, b in zip(*(run.state_dict().values() for run in runs), strict=True))
+    assert all(torch.isfinite(p).all() for p in runs[0].parameters())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_option_that_does_not_apply_is_a_clear_error(method):
+    with pytest.raises(gpin.InputError, match=f"method '{method}' has no option 'colour'") as caught:
+        gpin.build(SHAPE, method, colour="red")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_introduces_itself(method):
+    chosen = METHODS[method]
+    assert chosen.name == method
+    assert chosen.title
+    assert chosen.reference
+    assert chosen.Options.__doc__
+    for option in chosen.Options.model_fields:
+        assert f"{option}:" in chosen.Options.__doc__, f"{method} does not explain its option {option}"
+
+
+@every
+@pytest.mark.parametrize("shape", [(1, 28, 28), (5,)], ids=str)
+def test_images_and_vectors_work(method, options, shape):
+    vae = gpin.build(shape, method, 3, **options)
+    x = torch.rand(4, *shape)
+    vae.prepare(x)
+    vae.train()
+    vae.loss(x).backward()
+    vae.eval()
+    assert torch.isfinite(vae.elbo(x).value).all()
+    assert vae.reconstruct(x).shape == x.shape
