@@ -186,13 +186,18 @@ def test_a_damaged_or_foreign_folder_is_a_clear_error(vae, tmp_path):
             folder = tmp_path / f"{name}-{number}"
             shutil.copytree(good, folder)
             (folder / name).write_bytes(bad)
-            try:
-                again = gpin.load(folder)
-            except gpin.InputError as error:
-                assert "\n" not in str(error)
-            else:  # white space between the tokens of the JSON may change without harm
-                assert json.loads(bad) == json.loads(content)
-                assert again.config == vae.config
+            if name == "config.json" and _same_json(bad, content):
+                continue  # white space between the tokens may change without harm
+            with pytest.raises(gpin.InputError) as caught:
+                gpin.load(folder)
+            assert "\n" not in str(caught.value)
+
+
+def _same_json(one, other):
+    try:
+        return json.loads(one) == json.loads(other)
+    except ValueError:
+        return False
 
 
 @pytest.mark.parametrize(

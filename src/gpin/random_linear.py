@@ -141,8 +141,7 @@ class SharedBasisLinear(RandomLinear):
         return self.basis.tril(-1) + eye
 
     def variance(self, features: Tensor) -> Tensor:  # noqa: D102
-        projected = torch.addmm(features, features, self.basis.tril(-1))  # the unit diagonal adds ψ itself
-        return projected.square() @ (2 * self.log_std).exp().T
+        return (features @ self._unit_triangular()).square() @ (2 * self.log_std).exp().T
 
     def trace_and_log_det(self) -> tuple[Tensor, Tensor]:  # noqa: D102
         column_norms = self._unit_triangular().square().sum(0)

@@ -98,6 +98,7 @@ class SemiAmortizedEncoder(InferenceModel[SemiAmortizedConfig]):
     def refine(self, state: Tensor, objective: Objective, model: Generative) -> Tensor:
         """T ascent steps on `objective`, a bound for each instance, from state `(batch, 2d)`."""
         options, through = self.options, torch.is_grad_enabled()
+        state = state if through else state.detach()
         size = state.new_full((len(state), 1), options.step_size)
         velocity = torch.zeros_like(state)
         for _ in range(options.steps):
@@ -105,7 +106,7 @@ class SemiAmortizedEncoder(InferenceModel[SemiAmortizedConfig]):
                 if through and options.second_order == "finite_difference":
                     gradient = finite_difference_gradient(objective, state, model)
                 else:
-                    leaf = state if through else state.detach().requires_grad_()
+                    leaf = state if state.requires_grad else state.detach().requires_grad_()
                     bound = objective(leaf).sum()
                     (gradient,) = torch.autograd.grad(bound, leaf, create_graph=through)
             if options.reduction == "mean":

@@ -1,0 +1,203 @@
+"""One self-contained HTML page: sections of text, tables, figures and tiles of images.
+
+The page needs nothing from outside: styles are inline, images are data URIs, and there is no script. It
+follows the reader's light or dark theme, fits a phone, and prints. Whatever text goes in is escaped.
+"""
+
+import base64
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Literal
+
+from gpin.report.style import CSS
+
+__all__ = ["Page", "Section", "Table", "Tile"]
+
+Kind = Literal["plain", "note", "key"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose first column names the rows.
+
+    Attributes:
+        head: Headings; the first is that of the row names, and may be empty.
+        rows: Cells as text, as many a row as there are headings. In the first, what follows a line break is
+            an explanation in small print.
+        caption: What the table shows.
+        numeric: Align the other columns right, with figures of equal width.
+        series: The other columns are methods, and their headings have the colours of the methods' curves.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+    numeric: bool = True
+    series: bool = False
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.head):
+                raise ValueError(f"a row of {len(row)} cells in a table of {len(self.head)} columns: {list(row)}")
+
+    def html(self) -> str:
+        """The table as HTML."""
+        caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
+        head = "".join(f'<th scope="col"{self._colour(i)}>{escape(cell)}</th>' for i, cell in enumerate(self.head))
+        body = "".join(f"<tr>{_row_name(row[0])}{''.join(map(_cell, row[1:]))}</tr>\n" for row in self.rows)
+        kind = ' class="numeric"' if self.numeric else ""
+        inner = f"{caption}<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>"
+        return f'<div class="scroll"><table{kind}>{inner}</table></div>'
+
+    def _colour(self, column: int) -> str:
+        return f' style="color: var(--series-{(column - 1) % 8 + 1})"' if self.series and column else ""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A small image, or several stacked, with a line of text below.
+
+    Attributes:
+        images: PNG files.
+        alt: What they show, for those who cannot see them.
+        text: The line below.
+    """
+
+    images: Sequence[bytes]
+    alt: str
+    text: str = ""
+
+    def html(self) -> str:
+        """The tile as HTML; the first image carries the description of all."""
+        alts = [self.alt, *[""] * (len(self.images) - 1)]
+        images = "".join(_image(image, alt) for image, alt in zip(self.images, alts, strict=True))
+        return (
+            f"<figure>{images}" + (f"<figcaption>{escape(self.text)}</figcaption>" if self.text else "") + "</figure>"
+        )
+
+
+class Section:
+    """A heading with blocks below it, in the order they were added; each method returns the section."""
+
+    def __init__(self, title: str, number: int) -> None:
+        self.title, self.number = title, number
+        self._blocks: list[str] = []
+
+    def text(self, *paragraphs: str, kind: Kind = "plain") -> "Section":
+        """Paragraphs: plain, as a small-print note, or as the key statement of the section."""
+        mark = "" if kind == "plain" else f' class="{kind}"'
+        return self._add(*(f"<p{mark}>{escape(paragraph)}</p>" for paragraph in paragraphs))
+
+    def table(self, table: Table) -> "Section":
+        """A table."""
+        return self._add(table.html())
+
+    def drawing(self, svg: str, alt: str, caption: str = "") -> "Section":
+        """A drawn figure: an `<svg>` element as `plots.svg` makes it. It is the only input that is not escaped."""
+        prefix = f"s{self.number}b{len(self._blocks)}-"
+        # Several drawings on one page must not share the names of their parts.
+        unique = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}", svg)
+        described = unique.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
+        return self._add(f'<figure class="drawing">{described}{_caption(caption)}</figure>')
+
+    def picture(self, png: bytes, alt: str, caption: str = "") -> "Section":
+        """A picture of pixels, as wide as the page allows."""
+        return self._add(f'<figure class="picture">{_image(png, alt)}{_caption(caption)}</figure>')
+
+    def pictures(self, items: Iterable[tuple[str, bytes, str]]) -> "Section":
+        """Pictures side by side where there is room: pairs of a title, a PNG file and its description."""
+        figures = "".join(
+            f"<figure><figcaption>{escape(title)}</figcaption>{_image(png, alt)}</figure>" for title, png, alt in items
+        )
+        return self._add(f'<div class="pictures">{figures}</div>')
+
+    def strips(self, items: Iterable[tuple[str, bytes, str]]) -> "Section":
+        """Rows of images that belong together column by column: a title, a PNG file and its description each."""
+        rows = "".join(
+            f"<figure><figcaption>{escape(title)}</figcaption>{_image(png, alt)}</figure>" for title, png, alt in items
+        )
+        return self._add(f'<div class="strips">{rows}</div>')
+
+    def tiles(self, tiles: Iterable[Tile]) -> "Section":
+        """Small multiples that flow into as many columns as fit."""
+        return self._add(f'<div class="tiles">{"".join(tile.html() for tile in tiles)}</div>')
+
+    def html(self) -> str:
+        """The section as HTML."""
+        name = f"section-{self.number}"
+        blocks = "\n".join(self._blocks)
+        return f'<section aria-labelledby="{name}">\n<h2 id="{name}">{escape(self.title)}</h2>\n{blocks}\n</section>'
+
+    def _add(self, *blocks: str) -> "Section":
+        self._blocks += blocks
+        return self
+
+
+@dataclass
+class Page:
+    """A page: its title, opening sentences, sections, and a line at its foot.
+
+    Example:
+        >>> page = Page("Digits & letters", lead=["What this is."])
+        >>> _ = page.section("Results").text("x < y")
+        >>> "Digits &amp; letters" in page.html() and "x &lt; y" in page.html()
+        True
+    """
+
+    title: str
+    lead: Sequence[str] = ()
+    foot: str = ""
+    language: str = "en"
+    sections: list[Section] = field(default_factory=list)
+
+    def section(self, title: str) -> Section:
+        """Begin a new section."""
+        self.sections.append(Section(title, len(self.sections) + 1))
+        return self.sections[-1]
+
+    def html(self) -> str:
+        """The whole page."""
+        lead = "".join(f'<p class="lead">{escape(paragraph)}</p>\n' for paragraph in self.lead)
+        sections = "\n".join(section.html() for section in self.sections)
+        foot = f"<footer><p>{escape(self.foot)}</p></footer>\n" if self.foot else ""
+        return f"""<!DOCTYPE html>
+<html lang="{escape(self.language)}">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{escape(self.title)}</title>
+<style>
+{CSS}</style>
+</head>
+<body>
+<header>
+<h1>{escape(self.title)}</h1>
+{lead}</header>
+<main>
+{sections}
+</main>
+{foot}</body>
+</html>
+"""
+
+
+def _row_name(text: str) -> str:
+    name, _, explanation = text.partition("\n")
+    small = f"<small>{escape(explanation)}</small>" if explanation else ""
+    return f'<th scope="row">{escape(name)}{small}</th>'
+
+
+def _cell(text: str) -> str:
+    return f"<td>{escape(text)}</td>"
+
+
+def _image(png: bytes, alt: str) -> str:
+    return f'<img src="data:image/png;base64,{base64.b64encode(png).decode()}" alt="{escape(alt)}">'
+
+
+def _caption(text: str) -> str:
+    return f"<figcaption>{escape(text)}</figcaption>" if text else ""

@@ -1,0 +1,268 @@
+"""Figures: grids of images as pixels, and curves, scatters and strips drawn with matplotlib.
+
+Nothing here knows where its numbers come from. Images are arrays `(count, channels, height, width)` with
+values in [0, 1] (what lies outside is clipped), one channel for grey or three for colour. Drawn figures
+become SVG for a page, whose colours follow the page's theme, or PNG for everywhere else.
+"""
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.image import imsave
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+from gpin.errors import InputError
+from gpin.report.style import LIGHT
+
+__all__ = [
+    "Curve",
+    "curves",
+    "image_grid",
+    "image_png",
+    "ordered_strip",
+    "pairs",
+    "png",
+    "scatter",
+    "svg",
+]
+
+Array = np.ndarray
+Curve = Sequence[float]
+
+_STYLE: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.size": 10.5,
+    "axes.edgecolor": LIGHT["muted"],
+    "axes.labelcolor": LIGHT["muted"],
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LIGHT["rule"],
+    "grid.linewidth": 0.8,
+    "text.color": LIGHT["ink"],
+    "xtick.color": LIGHT["muted"],
+    "ytick.color": LIGHT["muted"],
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "gpin",
+}
+
+
+def _style() -> AbstractContextManager[None]:
+    return mpl.rc_context(_STYLE)
+
+
+def series(index: int) -> str:
+    """The colour of the index-th method, from 0; they repeat after eight."""
+    return LIGHT[f"series-{index % 8 + 1}"]
+
+
+# Images as pixels ------------------------------------------------------------------------------------
+
+
+def image_grid(images: Any, columns: int, gap: int = 1) -> Array:
+    """Images side by side, row after row, with transparent gaps: RGBA pixels `(height, width, 4)`.
+
+    Example:
+        >>> image_grid(np.zeros((5, 1, 8, 8)), columns=3).shape
+        (17, 26, 4)
+    """
+    tiles = _rgba(images)
+    count, height, width, _ = tiles.shape
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    grid = np.zeros((rows * (height + gap) - gap, columns * (width + gap) - gap, 4), dtype=np.uint8)
+    for i, tile in enumerate(tiles):
+        top, left = i // columns * (height + gap), i % columns * (width + gap)
+        grid[top : top + height, left : left + width] = tile
+    return grid
+
+
+def pairs(*rows: Any, gap: int = 1) -> Array:
+    """Rows of images that belong together column by column, such as x and its reconstructions: RGBA pixels."""
+    if len({len(row) for row in rows}) != 1:
+        raise InputError(f"rows of pairs must be equally long, got {[len(row) for row in rows]}")
+    return image_grid(np.concatenate([np.asarray(row) for row in rows]), columns=len(rows[0]), gap=gap)
+
+
+def image_png(pixels: Array, scale: int = 1) -> bytes:
+    """RGBA pixels as a PNG file, each drawn as a square of scale × scale."""
+    buffer = io.BytesIO()
+    large = pixels.repeat(scale, 0).repeat(scale, 1)
+    imsave(buffer, large, format="png", metadata={"Software": None})  # type: ignore[dict-item]
+    return buffer.getvalue()
+
+
+def _rgba(images: Any) -> Array:
+    """Images as bytes with channels last, opaque: `(count, height, width, 4)`."""
+    images = np.asarray(images)
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or len(images) == 0:
+        raise InputError(f"images must have shape (count, 1 or 3, height, width), got {images.shape}")
+    colour = np.broadcast_to(images, (len(images), 3, *images.shape[2:])).transpose(0, 2, 3, 1)
+    levels = np.rint(255 * np.clip(np.nan_to_num(colour), 0, 1)).astype(np.uint8)
+    return np.concatenate([levels, np.full_like(levels[..., :1], 255)], axis=-1)
+
+
+# Drawn figures ---------------------------------------------------------------------------------------
+
+
+def curves(
+    lines: Mapping[str, Mapping[str, Curve]], xlabel: str, ylabel: str, marks: Mapping[str, int] | None = None
+) -> Figure:
+    """Curves of several methods over epochs from 1, such as the training and validation ELBO.
+
+    Arguments:
+        lines: By method, then by kind of curve; the first kind is drawn solid, the others dashed. The
+            range shown is that of the last nine tenths, so that the first steps do not flatten the rest.
+        xlabel: What the positions are.
+        ylabel: What the values are.
+        marks: By method, the position to mark with a dot on its first curve, such as the best epoch.
+    """
+    with _style():
+        figure = _figure(5.6, 3.4)
+        axes = figure.add_subplot()
+        late: list[float] = []
+        for i, (method, kinds) in enumerate(lines.items()):
+            for k, (kind, values) in enumerate(kinds.items()):
+                positions = np.arange(1, len(values) + 1)
+                line = "-" if k == 0 else (0, (3, 2))
+                width = 2.0 if k == 0 else 1.2
+                axes.plot(
+                    positions, values, color=series(i), linestyle=line, linewidth=width, label=f"{method}, {kind}"
+                )
+                late += [v for v in list(values)[len(values) // 10 :] if math.isfinite(v)]
+                if k == 0 and marks and method in marks:
+                    best = marks[method]
+                    axes.plot(best, values[best - 1], "o", color=series(i), markersize=6)
+        if late and max(late) > min(late):
+            margin = 0.05 * (max(late) - min(late))
+            axes.set_ylim(min(late) - margin, max(late) + margin)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, handlelength=2.2)
+    return figure
+
+
+def scatter(x: Any, y: Any, xlabel: str, ylabel: str, *, index: int = 0, log_x: bool = False) -> Figure:
+    """Two numbers of every instance against each other, with the medians of y in ten groups of equal size.
+
+    Arguments:
+        x: `(count,)`.
+        y: `(count,)`.
+        xlabel: What x is.
+        ylabel: What y is.
+        index: Whose colour to use, see `series`.
+        log_x: A logarithmic axis for x.
+    """
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    with _style():
+        figure = _figure(5.6, 3.6)
+        axes = figure.add_subplot()
+        # Many points are drawn as one picture, so that the page stays small.
+        axes.scatter(x, y, s=14, color=series(index), alpha=0.45, linewidths=0, rasterized=len(x) > 2000)
+        if len(x) >= 50:
+            groups = np.array_split(np.argsort(x, kind="stable"), 10)
+            middles = [(np.median(x[g]), np.median(y[g])) for g in groups]
+            axes.plot(*zip(*middles, strict=True), color=LIGHT["ink"], marker="o", markersize=4, linewidth=1.4)
+        if log_x:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
+    return figure
+
+
+def ordered_strip(
+    images: Any,
+    values: Any,
+    reconstructions: Any = None,
+    *,
+    columns: int = 10,
+    rows: int = 2,
+    title: str = "",
+    label: str = "uncertainty",
+) -> Figure:
+    """Images from the least to the most uncertain, at evenly spaced ranks, each with its value.
+
+    Arguments:
+        images: `(count, channels, height, width)`.
+        values: Uncertainty of each, `(count,)`.
+        reconstructions: Likewise images, drawn below each.
+        columns: Images a row.
+        rows: Rows of images.
+        title: A heading.
+        label: What the values are.
+    """
+    values = np.asarray(values, dtype=float)
+    chosen = even_ranks(values, rows * columns)
+    stacks = [np.asarray(images)] if reconstructions is None else [np.asarray(images), np.asarray(reconstructions)]
+    tiles = [_rgba(stack[chosen]) for stack in stacks]  # each (count, height, width, 4)
+    gap = np.zeros_like(tiles[0][:, :1])
+    stacked = np.concatenate([part for tile in tiles for part in (gap, tile)][1:], axis=1)
+    height, width = stacked.shape[1:3]
+    with _style():
+        figure = _figure(10, rows * (0.87 * 10 / columns * height / width + 0.32) + (0.7 if title else 0.35))
+        grid = figure.add_gridspec(rows, columns)
+        for i, (index, pixels) in enumerate(zip(chosen, stacked, strict=True)):
+            axes = figure.add_subplot(grid[divmod(i, columns)])
+            axes.imshow(pixels, interpolation="nearest")
+            axes.set_axis_off()
+            axes.set_title(f"{values[index]:#.2g}", fontsize=9.5, color=LIGHT["muted"], pad=4)
+        if title:
+            figure.suptitle(title, x=0.012, ha="left", fontsize=12.5, fontweight="bold")
+        figure.supxlabel(f"{label}: least, top left → most, bottom right", fontsize=9.5, color=LIGHT["muted"])
+    return figure
+
+
+def even_ranks(values: Any, count: int) -> Array:
+    """Indices of `count` values, ascending, at evenly spaced ranks from the smallest to the largest.
+
+    Example:
+        >>> even_ranks([3.0, 1.0, 5.0, 4.0, 2.0], 3).tolist()
+        [1, 0, 2]
+    """
+    order = np.argsort(np.asarray(values), kind="stable")
+    ranks = np.linspace(0, len(order) - 1, min(count, len(order)))
+    return order[np.rint(ranks).astype(int)]
+
+
+def svg(figure: Figure) -> str:
+    """A figure as an `<svg>` element to be put into a page, in the colours of the page's theme."""
+    buffer = io.StringIO()
+    with _style():
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    for name, colour in LIGHT.items():
+        text = text.replace(colour, f"var(--{name})")
+    return text
+
+
+def png(figure: Figure, dpi: int = 200) -> bytes:
+    """A figure as a PNG file, on white."""
+    buffer = io.BytesIO()
+    with _style():
+        figure.savefig(buffer, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches, outside matplotlib's global state and without a screen."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure

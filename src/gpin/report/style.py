@@ -1,0 +1,123 @@
+"""The look of figures and pages: two palettes and one style sheet."""
+
+__all__ = ["CSS", "DARK", "LIGHT"]
+
+LIGHT = {
+    "paper": "#fbfbfa",
+    "card": "#ffffff",
+    "ink": "#1c2733",
+    "muted": "#5d6b7a",
+    "rule": "#dfe4ea",
+    "series-1": "#4c6a92",
+    "series-2": "#c8501e",
+    "series-3": "#1d7f6b",
+    "series-4": "#8a4f9e",
+    "series-5": "#a37b16",
+    "series-6": "#3f8fb5",
+    "series-7": "#a33d5a",
+    "series-8": "#6b7d2a",
+}
+"""Colours by name. A method's curve, points and accents all have the colour of its series."""
+
+DARK = {
+    "paper": "#12161b",
+    "card": "#191f26",
+    "ink": "#e6eaee",
+    "muted": "#98a5b3",
+    "rule": "#2c353f",
+    "series-1": "#8fb0dd",
+    "series-2": "#f5905f",
+    "series-3": "#5cc4ad",
+    "series-4": "#c795d8",
+    "series-5": "#dcb95a",
+    "series-6": "#7cc3e6",
+    "series-7": "#e58ba3",
+    "series-8": "#b3c766",
+}
+"""The same names in the dark."""
+
+
+def _variables(palette: dict[str, str]) -> str:
+    return " ".join(f"--{name}: {colour};" for name, colour in palette.items())
+
+
+CSS = f"""\
+:root {{ {_variables(LIGHT)} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK)} }} }}
+@media print {{ :root {{ {_variables(LIGHT)} --paper: #ffffff; }} }}
+
+* {{ box-sizing: border-box; }}
+html {{ -webkit-text-size-adjust: 100%; }}
+body {{
+  margin: 0 auto; max-width: 50rem; padding: 3.5rem 1.5rem 4rem;
+  background: var(--paper); color: var(--ink);
+  font: 1.0625rem/1.6 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
+}}
+h1 {{ margin: 0 0 1rem; font-size: 2.1rem; line-height: 1.2; letter-spacing: -0.02em; text-wrap: balance; }}
+h2 {{ margin: 3.25rem 0 0.75rem; font-size: 1.35rem; line-height: 1.3; letter-spacing: -0.01em; text-wrap: balance; }}
+p {{ margin: 0 0 1rem; text-wrap: pretty; }}
+.lead {{ font-size: 1.15rem; color: var(--muted); }}
+.note {{ font-size: 0.95rem; color: var(--muted); }}
+.key {{
+  padding: 0.9rem 1.1rem; border-left: 4px solid var(--series-2); border-radius: 0 8px 8px 0;
+  background: var(--card); box-shadow: 0 0 0 1px var(--rule);
+}}
+
+.scroll {{ overflow-x: auto; margin: 1.25rem 0; }}
+table {{ width: 100%; border-collapse: collapse; font-size: 1rem; line-height: 1.4; }}
+caption {{ padding-bottom: 0.5rem; text-align: left; font-size: 0.95rem; color: var(--muted); }}
+th, td {{
+  padding: 0.55rem 0 0.55rem 1.6rem; vertical-align: top; text-align: left; border-bottom: 1px solid var(--rule);
+}}
+th:first-child {{ padding-left: 0; font-weight: 400; }}
+thead th, thead th:first-child {{ vertical-align: bottom; border-bottom: 2px solid var(--ink); font-weight: 600; }}
+.numeric td, .numeric thead th:not(:first-child) {{
+  text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums;
+}}
+small {{ display: block; font-size: 0.85rem; line-height: 1.35; color: var(--muted); }}
+
+figure {{ margin: 0; }}
+figcaption {{ font-size: 0.9rem; line-height: 1.45; color: var(--muted); }}
+img, svg {{ display: block; width: 100%; height: auto; }}
+img {{ image-rendering: pixelated; }}
+svg text {{ font-family: inherit !important; }}
+.drawing, .picture {{ margin: 1.25rem 0; }}
+.drawing svg {{ max-width: 36rem; margin: 0 auto; }}
+.drawing figcaption, .picture figcaption {{ margin-top: 0.6rem; }}
+.pictures {{
+  display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: 1.5rem; margin: 1.25rem 0;
+}}
+.pictures figcaption, .strips figcaption {{ font-weight: 600; color: var(--ink); }}
+.pictures figcaption {{ margin-bottom: 0.4rem; }}
+.strips {{ display: grid; gap: 0.5rem; margin: 1.25rem 0; }}
+.strips figure {{ display: grid; grid-template-columns: 5.5rem 1fr; align-items: center; }}
+.tiles {{
+  display: grid; grid-template-columns: repeat(auto-fill, minmax(3.2rem, 1fr)); gap: 0.9rem 0.6rem; margin: 1.25rem 0;
+}}
+.tiles img + img {{ margin-top: 3px; }}
+.tiles figcaption {{ margin-top: 0.25rem; font-size: 0.78rem; text-align: center; font-variant-numeric: tabular-nums; }}
+.tiles img {{ border-radius: 2px; }}
+
+footer {{
+  margin-top: 3.5rem; padding-top: 1rem; border-top: 1px solid var(--rule); font-size: 0.9rem; color: var(--muted);
+}}
+
+@media (max-width: 34rem) {{
+  body {{ padding: 2rem 1.1rem 3rem; font-size: 1rem; }}
+  h1 {{ font-size: 1.65rem; }}
+  h2 {{ margin-top: 2.5rem; }}
+  th, td {{ padding-left: 0.6rem; }}
+  table {{ font-size: 0.86rem; }}
+  .numeric th:first-child {{ min-width: 9rem; }}
+  small {{ font-size: 0.76rem; }}
+  .strips figure {{ grid-template-columns: 1fr; gap: 0.15rem; }}
+  .tiles {{ grid-template-columns: repeat(6, 1fr); gap: 0.8rem 0.45rem; }}
+}}
+@media print {{
+  body {{ max-width: none; padding: 0; font-size: 10.5pt; }}
+  section > *, tr, figure {{ break-inside: avoid; }}
+  h2 {{ break-after: avoid; }}
+  img {{ print-color-adjust: exact; }}
+}}
+"""
+"""What a page looks like: on a desk, on a phone, in the dark and on paper."""

@@ -1,0 +1,128 @@
+"""The figures: pixels exactly, drawings by what is in them."""
+
+import io
+import re
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+
+from gpin.errors import InputError
+from gpin.report import plots
+from gpin.report.style import DARK, LIGHT
+
+
+def test_a_grid_puts_every_image_in_its_place():
+    images = np.arange(5).reshape(5, 1, 1, 1) / 4 * np.ones((5, 1, 2, 3))
+    grid = plots.image_grid(images, columns=2, gap=1)
+    assert grid.shape == (8, 7, 4)
+    for i in range(5):
+        top, left = 3 * (i // 2), 4 * (i % 2)
+        tile = grid[top : top + 2, left : left + 3]
+        assert (tile[..., :3] == round(255 * i / 4)).all()
+        assert (tile[..., 3] == 255).all()
+    assert (grid[..., 3] == 255).sum() == 5 * 2 * 3  # the rest is transparent
+
+
+def test_colour_images_and_tensors_and_values_out_of_range():
+    images = torch.zeros(1, 3, 1, 1)
+    images[0, :, 0, 0] = torch.tensor([-1.0, 0.5, 9.0])
+    assert plots.image_grid(images, columns=4)[0, 0].tolist() == [0, 128, 255, 255]
+
+
+def test_pairs_stand_below_each_other():
+    first, second = np.zeros((3, 1, 2, 2)), np.ones((3, 1, 2, 2))
+    grid = plots.pairs(first, second, gap=0)
+    assert grid.shape == (4, 6, 4)
+    assert (grid[:2, :, 0] == 0).all()
+    assert (grid[2:, :, 0] == 255).all()
+    with pytest.raises(InputError, match="equally long"):
+        plots.pairs(first, second[:2])
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (2, 8, 8), (2, 2, 8, 8), (0, 1, 8, 8)])
+def test_what_is_no_image_is_refused(shape):
+    with pytest.raises(InputError, match="images must have shape"):
+        plots.image_grid(np.zeros(shape), columns=2)
+
+
+def test_a_png_holds_the_pixels():
+    pixels = plots.image_grid(np.random.default_rng(0).random((2, 1, 3, 3)), columns=2)
+    read = imread(io.BytesIO(plots.image_png(pixels, scale=3)))
+    assert read.shape == (9, 21, 4)
+    assert (np.rint(255 * read[::3, ::3]) == pixels).all()
+
+
+def test_even_ranks_run_from_least_to_most():
+    values = np.random.default_rng(0).random(100)
+    chosen = plots.even_ranks(values, 10)
+    assert (values[chosen] == np.sort(values)[np.rint(np.linspace(0, 99, 10)).astype(int)]).all()
+    assert len(plots.even_ranks(values, 500)) == 100
+
+
+LINES = {"VAE": {"validation": [1, 2, 3], "training": [1, 3, 5]}, "GP <x>": {"validation": [0, 1, 2]}}
+
+
+def test_curves_have_a_line_a_method_and_kind():
+    figure = plots.curves(LINES, "epoch", "ELBO", marks={"VAE": 3})
+    (axes,) = figure.axes
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert legend == ["VAE, validation", "VAE, training", "GP <x>, validation"]
+    colours = [line.get_color() for line in axes.get_lines()]
+    assert colours == [LIGHT["series-1"]] * 3 + [LIGHT["series-2"]]  # two curves and a mark, then one
+
+
+def test_the_first_steps_do_not_flatten_the_curves():
+    (axes,) = plots.curves({"VAE": {"validation": [-1e6, *range(50)]}}, "epoch", "ELBO").axes
+    assert axes.get_ylim()[0] > -10
+
+
+@pytest.mark.parametrize("values", [[1.0], [2.0, 2.0], [float("nan"), 1.0, 2.0]])
+def test_short_flat_and_broken_curves_are_drawn(values):
+    assert plots.png(plots.curves({"VAE": {"validation": values}}, "epoch", "ELBO"))
+
+
+def test_a_scatter_has_its_points_and_medians():
+    x = np.linspace(1, 10, 100)
+    (axes,) = plots.scatter(x, x**2, "x", "y", index=1, log_x=True).axes
+    assert len(axes.collections[0].get_offsets()) == 100
+    medians = axes.get_lines()[0].get_xydata()
+    assert len(medians) == 10
+    assert (np.diff(medians[:, 1]) > 0).all()
+    (few,) = plots.scatter(x[:5], x[:5], "x", "y").axes
+    assert not few.get_lines()
+
+
+def test_a_strip_is_ordered_and_says_the_values():
+    values = np.array([0.3, 0.1, 0.2, 0.4])
+    images = np.zeros((4, 1, 8, 8))
+    figure = plots.ordered_strip(images, values, images, columns=2, rows=2, title="title")
+    assert [axes.get_title() for axes in figure.axes] == ["0.10", "0.20", "0.30", "0.40"]
+    assert figure.get_suptitle() == "title"
+    assert figure.axes[0].images[0].get_array().shape == (17, 8, 4)
+
+
+def test_an_svg_follows_the_theme_and_escapes():
+    text = plots.svg(plots.curves(LINES, "epoch", "ELBO"))
+    assert text.startswith("<svg")
+    assert "var(--series-1)" in text
+    assert "var(--series-2)" in text
+    assert not any(colour in text for colour in LIGHT.values())
+    assert "<metadata>" not in text
+    assert "GP &lt;x&gt;" in text
+    assert not re.search(r'href="(?!#)', text)
+
+
+def test_both_themes_have_the_same_colours():
+    assert LIGHT.keys() == DARK.keys()
+    assert [plots.series(i) for i in range(9)] == [LIGHT[f"series-{i}"] for i in (*range(1, 9), 1)]
+
+
+def test_drawing_leaves_matplotlib_as_it_was():
+    before = dict(mpl.rcParams)
+    plots.png(plots.curves(LINES, "epoch", "ELBO"))
+    plots.svg(plots.scatter([1, 2], [1, 2], "x", "y"))
+    assert dict(mpl.rcParams) == before
+    assert "matplotlib.pyplot" not in plots.__dict__

@@ -1,0 +1,247 @@
+"""The command line: help, listings, errors, exit codes, and how little it imports."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Literal
+
+import pytest
+from pydantic import Field
+
+import gpin
+import gpin.demo
+import gpin.inference
+from gpin.cli import app, main
+from gpin.errors import TrainingError
+from gpin.inference import METHODS, GaussianEncoder, MethodConfig
+
+COMMANDS = [name for name in app if not name.startswith("-")]
+
+
+def run(capsys, *arguments):
+    """Exit code, stdout and stderr of a command."""
+    code = main(arguments)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def one_line(err):
+    return err.startswith("gpin: ") and err.count("\n") == 1 and err.endswith("\n")
+
+
+# Help and version ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
+def test_help_lists_the_commands_and_an_example(capsys, arguments):
+    code, out, err = run(capsys, *arguments)
+    assert (code, err) == (0, "")
+    assert "demo" in out
+    assert "methods" in out
+    assert "Example" in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example_and_traceback(capsys, command):
+    code, out, err = run(capsys, command, "--help")
+    assert (code, err) == (0, "")
+    assert f"Example: gpin {command}" in out
+    assert "--traceback" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_version(capsys):
+    assert run(capsys, "--version") == (0, f"gpin {gpin.__version__}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["demo", "--help"], ["demo", "--wrong"], ["wrong"]])
+def test_parsing_imports_nothing_heavy(arguments):
+    heavy = {"torch", "matplotlib", "sklearn", "scipy", "numpy", "gpin.vae", "gpin.demo"}
+    code = (
+        f"import sys; from gpin.cli import main; main({arguments!r}); loaded = {heavy!r} & set(sys.modules); "
+        "sys.exit(f'imported: {sorted(loaded)}' if loaded else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_python_m_gpin_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "gpin", "wrong"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert one_line(done.stderr)
+
+
+# Methods ---------------------------------------------------------------------------------------------
+
+
+def test_methods_as_a_table(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, err = run(capsys, "methods")
+    assert (code, err) == (0, "")
+    for method in METHODS.values():
+        assert method.name in out
+        assert method.title in out
+    assert "shared_basis" in out
+    assert "preset paper: covariance=full, shared_trunk=false" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_a_wide_terminal_shows_what_options_do(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    _, out, _ = run(capsys, "methods")
+    assert "what it does" in out
+    assert "Added to the variance of q(z|x)." in out
+
+
+def test_methods_as_json(capsys):
+    code, out, err = run(capsys, "methods", "--json")
+    assert (code, err) == (0, "")
+    records = {record["name"]: record for record in json.loads(out)}
+    assert list(records) == list(METHODS)
+    options = {option["name"]: option for option in records["gp"]["options"]}
+    assert options["covariance"]["default"] == "shared_basis"
+    assert options["covariance"]["values"] == "full, diagonal, shared_basis"
+    assert options["min_variance"]["values"] == "number ≥ 0"
+    assert records["gp"]["presets"]["paper"]["covariance"] == "full"
+    assert all(option["help"] for record in records.values() for option in record["options"])
+
+
+class LaterConfig(MethodConfig):
+    """Options.
+
+    Arguments:
+        size: How many.
+        sizes: How many of each,
+            in order.
+    """
+
+    size: int | None = Field(default=None, ge=1)
+    sizes: tuple[int, ...] = (1, 2)
+    share: float = Field(default=0.5, gt=0, lt=1)
+    kind: Literal["[red]", "one"] = "one"
+    undocumented: str = "x"
+
+    presets = {"small": {"size": 1}}  # noqa: RUF012
+
+
+class Later(GaussianEncoder):
+    name = "later"
+    title = "A method [bold]to come"
+    reference = "Nobody 2099"
+    Options = LaterConfig
+
+
+def test_a_method_added_later_is_listed(capsys, monkeypatch):
+    monkeypatch.setitem(METHODS, "later", Later)
+    _, out, _ = run(capsys, "methods")
+    assert "A method [bold]to come" in out
+    assert "[red], one" in out
+    _, out, _ = run(capsys, "methods", "--json")
+    options = {option["name"]: option for option in json.loads(out)[-1]["options"]}
+    assert options["size"]["values"] == "integer ≥ 1 or none"
+    assert options["sizes"] == {
+        "name": "sizes",
+        "default": [1, 2],
+        "values": "array",
+        "help": "How many of each, in order.",
+    }
+    assert options["share"]["values"] == "number > 0, < 1"
+    assert options["undocumented"]["help"] == ""
+
+
+# Errors ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["wrong"], "wrong"),
+        (["demo", "--wrong"], "--wrong"),
+        (["demo", "--epochs", "many"], "many"),
+        (["demo", "--epochs"], "--epochs"),
+        (["demo", "surplus"], "surplus"),
+        (["--wrong"], "--wrong"),
+        (["demo", "--epochs", "0"], "epochs must be at least 1, got 0"),
+        (["demo", "--seed", "-1"], "seed must lie between"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert one_line(err)
+    assert words in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unwritable_folder_is_one_line_and_exit_code_1(capsys, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    for out_folder in ("file", "file/below"):
+        code, out, err = run(capsys, "demo", "--out", str(tmp_path / out_folder))
+        assert (code, out) == (1, "")
+        assert one_line(err)
+        assert "file" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (TrainingError("epoch 3:\nthe loss is nan"), 1, "epoch 3: the loss is nan"),
+        (OSError(28, "No space left on device", "report.html"), 1, "No space left on device: report.html"),
+        (OSError("odd"), 1, "unexpected OSError: odd"),
+        (KeyError("x"), 1, "unexpected KeyError: 'x'"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_failures_are_one_line(capsys, monkeypatch, error, code, words):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(gpin.demo, "run", fail)
+    got, out, err = run(capsys, "demo")
+    assert (got, out) == (code, "")
+    assert one_line(err)
+    assert words in err
+
+
+@pytest.mark.parametrize("arguments", [["demo", "--traceback"], ["--traceback", "demo"]])
+def test_traceback_shows_more(capsys, monkeypatch, arguments):
+    def fail(*_):
+        raise TrainingError("the loss is nan")
+
+    monkeypatch.setattr(gpin.demo, "run", fail)
+    code, _, err = run(capsys, *arguments)
+    assert code == 1
+    assert "Traceback (most recent call last)" in err
+    assert err.endswith("\ngpin: the loss is nan\n")
+
+
+@pytest.mark.slow
+def test_control_c_is_one_line_and_exit_code_130(tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "gpin", "demo", "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not out.exists() and process.poll() is None:
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout, stderr) == (130, "", "gpin: interrupted\n")
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "gpin", "methods", "--json"], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_terminal_without_unicode_still_gets_an_answer():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-m", "gpin", "--help"], capture_output=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -1,0 +1,141 @@
+"""The distributions behind flows, mixtures and Laplace, against dense algebra and autograd."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Categorical, Independent, MixtureSameFamily, MultivariateNormal, Normal
+
+from gpin.distributions import (
+    FlowNormal,
+    NormalMixture,
+    PrecisionNormal,
+    ReflectedNormal,
+    diagonal_normal,
+    rsample_and_log_prob,
+)
+from gpin.inference.iaf import GatedAffine
+
+BATCH, D = 3, 4
+pytestmark = pytest.mark.usefixtures("double")
+
+
+def random_precision():
+    root = torch.randn(BATCH, D, D)
+    return root @ root.mT + torch.eye(D)
+
+
+def assert_moments(q, mean, covariance, count=100_000):
+    z = q.rsample((count,)).detach()
+    centred = z - mean
+    sampled = torch.einsum("nbi,nbj->bij", centred, centred) / count
+    spread = (
+        covariance.diagonal(dim1=1, dim2=2).unsqueeze(2) * covariance.diagonal(dim1=1, dim2=2).unsqueeze(1)
+    ).sqrt()
+    assert ((z.mean(0) - mean).abs() < 5 * covariance.diagonal(dim1=1, dim2=2).sqrt() / math.sqrt(count)).all()
+    assert ((sampled - covariance).abs() < 5 * math.sqrt(2 / count) * spread).all()
+
+
+def test_a_normal_from_its_precision_is_the_dense_one():
+    mean, precision = torch.randn(BATCH, D), random_precision()
+    q = PrecisionNormal(mean, torch.linalg.cholesky(precision))
+    dense = MultivariateNormal(mean, precision_matrix=precision)
+    z = torch.randn(5, BATCH, D)
+    torch.testing.assert_close(q.log_prob(z), dense.log_prob(z))
+    torch.testing.assert_close(q.covariance_matrix, dense.covariance_matrix)
+    torch.testing.assert_close(q.variance, dense.variance)
+    torch.testing.assert_close(q.entropy(), dense.entropy())
+    assert_moments(q, mean, dense.covariance_matrix)
+
+
+def test_reflections_are_orthogonal_matrices():
+    mean, std, v = torch.randn(BATCH, D), torch.rand(BATCH, D) + 0.1, torch.randn(3, BATCH, D)
+    q = ReflectedNormal(diagonal_normal(mean, std), v)
+    matrix = torch.eye(D).expand(BATCH, D, D)
+    for one in v:
+        outer = one.unsqueeze(2) @ one.unsqueeze(1)
+        matrix = (torch.eye(D) - 2 * outer / one.square().sum(-1)[:, None, None]) @ matrix
+    covariance = matrix @ torch.diag_embed(std.square()) @ matrix.mT
+    dense = MultivariateNormal((matrix @ mean.unsqueeze(-1)).squeeze(-1), covariance)
+    z = torch.randn(5, BATCH, D)
+    torch.testing.assert_close(q.mean, dense.mean)
+    torch.testing.assert_close(q.covariance_matrix, covariance)
+    torch.testing.assert_close(q.log_prob(z), dense.log_prob(z))
+    assert_moments(q, dense.mean, covariance)
+
+
+def test_a_reflector_of_length_zero_does_no_harm():
+    v = torch.zeros(1, BATCH, D, requires_grad=True)
+    q = ReflectedNormal(diagonal_normal(torch.zeros(BATCH, D), torch.ones(BATCH, D)), v)
+    total = q.rsample((4,)).square().sum()
+    total.backward()
+    assert torch.isfinite(total)
+    assert torch.isfinite(v.grad).all()
+
+
+def test_a_mixture_is_the_dense_mixture():
+    log_weights = torch.randn(BATCH, 3).log_softmax(-1)
+    means, stds = torch.randn(BATCH, 3, D), torch.rand(BATCH, 3, D) + 0.1
+    q = NormalMixture(log_weights, means, stds)
+    dense = MixtureSameFamily(Categorical(logits=log_weights), Independent(Normal(means, stds), 1))
+    z = torch.randn(5, BATCH, D)
+    torch.testing.assert_close(q.log_prob(z), dense.log_prob(z))
+    torch.testing.assert_close(q.mean, dense.mean)
+    torch.testing.assert_close(q.variance, dense.variance)
+    draws = q.rsample((100_000,))
+    assert ((draws.mean(0) - dense.mean).abs() < 5 * dense.stddev / math.sqrt(len(draws))).all()
+    by_component = q.component_rsample(50_000)
+    assert by_component.shape == (50_000, 3, BATCH, D)
+    assert ((by_component.mean(0).transpose(0, 1) - means).abs() < 5 * stds / math.sqrt(50_000)).all()
+
+
+def test_a_gated_affine_step_inverts_and_knows_its_jacobian():
+    shift, gate, z = torch.randn(7), 5 * torch.randn(7), torch.randn(7)
+    step = GatedAffine(shift, gate)
+    torch.testing.assert_close(step.inv(step(z)), z)
+    jacobian = torch.autograd.functional.jacobian(step, z)
+    torch.testing.assert_close(step.log_abs_det_jacobian(z, step(z)), jacobian.diagonal().log())
+    start = GatedAffine(torch.zeros(7), torch.zeros(7))
+    torch.testing.assert_close(start(z), z / (1 + math.exp(-2)))  # σ = sigmoid(2) at the start
+
+
+def test_a_flow_knows_the_density_of_its_samples_without_inverting():
+    base = diagonal_normal(torch.randn(BATCH, D), torch.rand(BATCH, D) + 0.2)
+    transforms = [_Shear(torch.randn(D, D)) for _ in range(3)]
+    q = FlowNormal(base, transforms)
+    z, log_prob = q.rsample_and_log_prob((5,))
+    for transform in transforms:
+        transform.allow_inverse = True
+    torch.testing.assert_close(q.log_prob(z), log_prob)
+    plain, density = rsample_and_log_prob(base, (5,))
+    torch.testing.assert_close(density, base.log_prob(plain))
+
+
+class _Shear(torch.distributions.Transform):
+    """y = (I + strictly lower) x, with a warning bell on the inverse."""
+
+    bijective = True
+    domain = codomain = torch.distributions.constraints.real_vector
+
+    def __init__(self, matrix):
+        super().__init__()
+        self.matrix, self.allow_inverse = matrix.tril(-1) + 2 * torch.eye(D), False
+
+    def _call(self, x):
+        return x @ self.matrix.T
+
+    def call_and_ladj(self, x):
+        return self(x), torch.full(x.shape[:-1], D * math.log(2))
+
+    @property
+    def inv(self):
+        assert self.allow_inverse, "the inverse was used"
+        return _Unshear(self.matrix)
+
+
+class _Unshear:
+    def __init__(self, matrix):
+        self.matrix = matrix
+
+    def call_and_ladj(self, y):
+        return torch.linalg.solve(self.matrix, y.unsqueeze(-1)).squeeze(-1), torch.full(y.shape[:-1], -D * math.log(2))
