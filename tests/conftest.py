@@ -6,6 +6,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes on two cores
 
 import pytest
 import torch
+from jaxtyping import install_import_hook
+
+# Shapes and types of the mathematics are checked at run time, here and only here. What users call is left out:
+# its own errors are what the tests look at.
+METHODS = ("gaussian", "gp", "householder", "iaf", "laplace", "mixture", "recursive_mixture", "refinement")
+install_import_hook(
+    ["gpin.random_linear", "gpin.estimators", *(f"gpin.inference.{name}" for name in METHODS)], "beartype.beartype"
+)
 
 torch.set_num_threads(1)
 

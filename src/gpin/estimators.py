@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -100,12 +101,12 @@ def importance_weighted(
     return LogLikelihood(values, ess, pareto_khat(weights), mc_error, samples, proposal)
 
 
-def effective_sample_size(log_weights: Tensor) -> Tensor:
+def effective_sample_size(log_weights: Float[Tensor, "samples batch"]) -> Float[Tensor, " batch"]:
     """(Σw)²/Σw² over the first dimension: `(samples, batch)` → `(batch,)`."""
     return torch.exp(2 * torch.logsumexp(log_weights, 0) - torch.logsumexp(2 * log_weights, 0))
 
 
-def pareto_khat(log_weights: Tensor) -> Tensor:
+def pareto_khat(log_weights: Float[Tensor, "samples batch"]) -> Float[Tensor, " batch"]:
     """Shape of the generalised Pareto distribution fitted to the largest importance weights.
 
     Vehtari et al. 2024, Pareto smoothed importance sampling, with the fit of Zhang & Stephens 2009:

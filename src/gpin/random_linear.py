@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 __all__ = [
@@ -53,19 +54,19 @@ class RandomLinear(nn.Module, ABC):
     def _reset_covariance(self, std: float) -> None: ...
 
     @abstractmethod
-    def variance(self, features: Tensor) -> Tensor:
+    def variance(self, features: Float[Tensor, "batch p"]) -> Float[Tensor, "batch d"]:
         """ψᵀΣ_jψ: `(batch, p)` → `(batch, d)`."""
 
     @abstractmethod
-    def trace_and_log_det(self) -> tuple[Tensor, Tensor]:
+    def trace_and_log_det(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         """Σ_j tr Σ_j and Σ_j log|Σ_j|, two scalars."""
 
     @abstractmethod
-    def _perturbations(self, noise: Tensor) -> Tensor:
+    def _perturbations(self, noise: Float[Tensor, "n d p"]) -> Float[Tensor, "n d p"]:
         """Root of the covariance times standard noise: `(n, d, p)` → `(n, d, p)`."""
 
     @abstractmethod
-    def covariance(self) -> Tensor:
+    def covariance(self) -> Float[Tensor, "d p p"]:
         """All Σ_j dense, `(d, p, p)`: for inspection and tests."""
 
     @torch.no_grad()
@@ -74,16 +75,16 @@ class RandomLinear(nn.Module, ABC):
         self.mean.zero_()
         self._reset_covariance(std)
 
-    def moments(self, features: Tensor) -> tuple[Tensor, Tensor]:
+    def moments(self, features: Float[Tensor, "batch p"]) -> tuple[Float[Tensor, "batch d"], Float[Tensor, "batch d"]]:
         """Mean and variance of w_jᵀψ for features `(batch, p)`: two tensors `(batch, d)`."""
         return features @ self.mean.T, self.variance(features)
 
-    def kl(self) -> Tensor:
+    def kl(self) -> Float[Tensor, ""]:
         r"""KL(q(w_1…w_d) ‖ N(0, I)) = ½ Σ_j (tr Σ_j + ‖μ_j‖² − p − log|Σ_j|), a scalar."""
         trace, log_det = self.trace_and_log_det()
         return 0.5 * (trace + self.mean.square().sum() - self.mean.numel() - log_det)
 
-    def sample_weights(self, samples: int) -> Tensor:
+    def sample_weights(self, samples: int) -> Float[Tensor, "samples d p"]:
         """Reparametrised draws of the weights, `(samples, d, p)`."""
         shape = (samples, self.outputs, self.features)
         noise = torch.randn(shape, dtype=self.mean.dtype, device=self.mean.device)
@@ -105,16 +106,16 @@ class DiagonalLinear(RandomLinear):
     def _reset_covariance(self, std: float) -> None:
         self.log_std.fill_(_log(std))
 
-    def variance(self, features: Tensor) -> Tensor:  # noqa: D102
+    def variance(self, features: Float[Tensor, "batch p"]) -> Float[Tensor, "batch d"]:  # noqa: D102
         return features.square() @ (2 * self.log_std).exp().T
 
-    def trace_and_log_det(self) -> tuple[Tensor, Tensor]:  # noqa: D102
+    def trace_and_log_det(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:  # noqa: D102
         return (2 * self.log_std).exp().sum(), 2 * self.log_std.sum()
 
-    def _perturbations(self, noise: Tensor) -> Tensor:
+    def _perturbations(self, noise: Float[Tensor, "n d p"]) -> Float[Tensor, "n d p"]:
         return self.log_std.exp() * noise
 
-    def covariance(self) -> Tensor:  # noqa: D102
+    def covariance(self) -> Float[Tensor, "d p p"]:  # noqa: D102
         return torch.diag_embed((2 * self.log_std).exp())
 
 
@@ -140,17 +141,17 @@ class SharedBasisLinear(RandomLinear):
         eye = torch.eye(self.features, dtype=self.basis.dtype, device=self.basis.device)
         return self.basis.tril(-1) + eye
 
-    def variance(self, features: Tensor) -> Tensor:  # noqa: D102
+    def variance(self, features: Float[Tensor, "batch p"]) -> Float[Tensor, "batch d"]:  # noqa: D102
         return (features @ self._unit_triangular()).square() @ (2 * self.log_std).exp().T
 
-    def trace_and_log_det(self) -> tuple[Tensor, Tensor]:  # noqa: D102
+    def trace_and_log_det(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:  # noqa: D102
         column_norms = self._unit_triangular().square().sum(0)
         return ((2 * self.log_std).exp() @ column_norms).sum(), 2 * self.log_std.sum()
 
-    def _perturbations(self, noise: Tensor) -> Tensor:
+    def _perturbations(self, noise: Float[Tensor, "n d p"]) -> Float[Tensor, "n d p"]:
         return (self.log_std.exp() * noise) @ self._unit_triangular().T
 
-    def covariance(self) -> Tensor:  # noqa: D102
+    def covariance(self) -> Float[Tensor, "d p p"]:  # noqa: D102
         root = self._unit_triangular() * self.log_std.exp().unsqueeze(1)  # (d, p, p)
         return root @ root.mT
 
@@ -196,7 +197,7 @@ class FullLinear(RandomLinear):
             triangle = torch.addcmul(on * diagonal[:, start : start + size], top, under)
             yield start, start + size, triangle, below
 
-    def variance(self, features: Tensor) -> Tensor:  # noqa: D102
+    def variance(self, features: Float[Tensor, "batch p"]) -> Float[Tensor, "batch d"]:  # noqa: D102
         total = features.new_zeros(features.shape[0], self.outputs)
         for start, end, triangle, below in self._parts():
             projected = features[:, start:end] @ triangle.flatten(1)  # (batch, d·s)
@@ -204,11 +205,11 @@ class FullLinear(RandomLinear):
             total = total + projected.unflatten(1, below.shape[1:]).square().sum(-1)
         return total
 
-    def trace_and_log_det(self) -> tuple[Tensor, Tensor]:  # noqa: D102
+    def trace_and_log_det(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:  # noqa: D102
         squares = [triangle.square().sum() + below.square().sum() for *_, triangle, below in self._parts()]
         return torch.stack(squares).sum(), 2 * self.log_diagonal.sum()
 
-    def _perturbations(self, noise: Tensor) -> Tensor:
+    def _perturbations(self, noise: Float[Tensor, "n d p"]) -> Float[Tensor, "n d p"]:
         total = torch.zeros_like(noise)
         for start, end, triangle, below in self._parts():
             columns = torch.cat([triangle, below])
@@ -216,7 +217,7 @@ class FullLinear(RandomLinear):
             total = total + nn.functional.pad(moved, (start, 0))
         return total
 
-    def covariance(self) -> Tensor:  # noqa: D102
+    def covariance(self) -> Float[Tensor, "d p p"]:  # noqa: D102
         columns = [
             nn.functional.pad(torch.cat([triangle, below]).permute(1, 2, 0), (start, 0))  # (d, s, p)
             for start, _, triangle, below in self._parts()
@@ -242,20 +243,20 @@ class CertainLinear(RandomLinear):
     def _reset_covariance(self, std: float) -> None:
         pass
 
-    def variance(self, features: Tensor) -> Tensor:  # noqa: D102
+    def variance(self, features: Float[Tensor, "batch p"]) -> Float[Tensor, "batch d"]:  # noqa: D102
         return features.new_zeros(features.shape[0], self.outputs)
 
-    def trace_and_log_det(self) -> tuple[Tensor, Tensor]:  # noqa: D102
+    def trace_and_log_det(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:  # noqa: D102
         return self.mean.new_zeros(()), self.mean.new_tensor(-math.inf)
 
-    def kl(self) -> Tensor:
+    def kl(self) -> Float[Tensor, ""]:
         """Zero: an ablation without randomness is not charged for having none."""
         return self.mean.new_zeros(())
 
-    def _perturbations(self, noise: Tensor) -> Tensor:
+    def _perturbations(self, noise: Float[Tensor, "n d p"]) -> Float[Tensor, "n d p"]:
         return torch.zeros_like(noise)
 
-    def covariance(self) -> Tensor:  # noqa: D102
+    def covariance(self) -> Float[Tensor, "d p p"]:  # noqa: D102
         return self.mean.new_zeros(self.outputs, self.features, self.features)
 
 

@@ -4,9 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -31,12 +32,12 @@ class ELBO:
         weight_kl: KL of the encoder's random weights to their prior, divided by the training set's size.
     """
 
-    reconstruction: Tensor
-    kl: Tensor
-    weight_kl: Tensor
+    reconstruction: Float[Tensor, " batch"]
+    kl: Float[Tensor, " batch"]
+    weight_kl: Float[Tensor, " batch"]
 
     @property
-    def value(self) -> Tensor:
+    def value(self) -> Float[Tensor, " batch"]:
         """The bound, `(batch,)`."""
         return self.reconstruction - self.kl - self.weight_kl
 
@@ -50,8 +51,8 @@ class Uncertainty:
         std_part: Σ_j V[h_j(x)], of the posterior standard deviation.
     """
 
-    mean_part: Tensor
-    std_part: Tensor
+    mean_part: Float[Tensor, " batch"]
+    std_part: Float[Tensor, " batch"]
 
     @property
     def total(self) -> Tensor:
@@ -67,6 +68,7 @@ class Stage:
     share: float = 1.0
 
 
+@runtime_checkable
 class Generative(Protocol):
     """What an inference model may ask of the model whose posterior it infers."""
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -15,7 +16,9 @@ from gpin.networks import Trunk
 __all__ = ["GaussianConfig", "GaussianEncoder", "gaussian_kl"]
 
 
-def gaussian_kl(mean: Tensor, variance: Tensor, log_variance: Tensor) -> Tensor:
+def gaussian_kl(
+    mean: Float[Tensor, "*batch d"], variance: Float[Tensor, "*batch d"], log_variance: Float[Tensor, "*batch d"]
+) -> Float[Tensor, "*batch"]:
     """KL(N(mean, variance) ‖ N(0, I)) = ½ Σ_j (v_j + m_j² − 1 − log v_j): `(..., d)` → `(...)`.
 
     log v comes apart, because a random encoder has the expectation of it.
@@ -42,7 +45,9 @@ class GaussianEncoder(InferenceModel[GaussianConfig]):
         self.trunk = make_trunk()
         self.head = nn.Linear(self.trunk.out_features, 2 * latent_dim)
 
-    def moments(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def moments(
+        self, features: Float[Tensor, "batch p"]
+    ) -> tuple[Float[Tensor, "batch d"], Float[Tensor, "batch d"], Float[Tensor, "batch d"]]:
         """b, c and log c from the trunk's features `(batch, p)`, each `(batch, d)`."""
         mean, log_std = self.head(features).chunk(2, dim=-1)
         log_std = log_std.clamp(*self.LOG_STD_RANGE)

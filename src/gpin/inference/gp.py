@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
+from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -75,10 +76,10 @@ class GPConfig(MethodConfig):
 class RandomFunctions:
     """Moments of f(x) and h(x) under q(W, U), each `(batch, d)`."""
 
-    mean: Tensor
-    mean_variance: Tensor
-    std: Tensor
-    std_variance: Tensor
+    mean: Float[Tensor, "batch d"]
+    mean_variance: Float[Tensor, "batch d"]
+    std: Float[Tensor, "batch d"]
+    std_variance: Float[Tensor, "batch d"]
 
     @property
     def variance(self) -> Tensor:
@@ -136,7 +137,7 @@ class GPEncoder(InferenceModel[GPConfig]):
     def forward(self, x: Tensor, model: Generative) -> Distribution:  # noqa: D102
         return self.marginal(self.functions(x))
 
-    def expected_kl(self, functions: RandomFunctions) -> Tensor:
+    def expected_kl(self, functions: RandomFunctions) -> Float[Tensor, " batch"]:
         """E_q(W,U)[KL(q(z|x,W,U) ‖ p(z))] = ½ Σ_j (v_j + m_j² − 1 − E[log h_j²]), `(batch,)`."""
         if self.options.log_square == "exact":
             log_square = expected_log_square(functions.std, functions.std_variance)
@@ -147,7 +148,7 @@ class GPEncoder(InferenceModel[GPConfig]):
             log_square = draws.square().log().mean(0)
         return gaussian_kl(functions.mean, functions.variance, log_square)
 
-    def weight_kl(self) -> Tensor:
+    def weight_kl(self) -> Float[Tensor, ""]:
         """KL(q(W, U) ‖ N(0, I)), a scalar."""
         return torch.stack([process.kl() for process in cast(list[RandomLinear], self.processes)]).sum()
 

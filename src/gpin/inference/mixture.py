@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
+from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -25,7 +26,9 @@ def stratified_elbo(q: NormalMixture, x: Tensor, model: Generative, samples: int
     return ELBO(reconstruction, kl, torch.zeros_like(kl))
 
 
-def mixture_of(encoders: Sequence[GaussianEncoder], features: Sequence[Tensor], log_weights: Tensor) -> NormalMixture:
+def mixture_of(
+    encoders: Sequence[GaussianEncoder], features: Sequence[Tensor], log_weights: Float[Tensor, "batch m"]
+) -> NormalMixture:
     """The mixture of several Gaussian encoders, each with its trunk's features, and log weights `(batch, M)`."""
     moments = [encoder.moments(own) for encoder, own in zip(encoders, features, strict=True)]
     means, stds = (torch.stack([moment[i] for moment in moments], dim=1) for i in (0, 1))

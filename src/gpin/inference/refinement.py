@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from gpin.distributions import PrecisionNormal
@@ -36,7 +37,9 @@ def jacobian(model: Generative, z: Tensor) -> tuple[Tensor, Tensor]:
     return torch.func.vmap(along, out_dims=(None, 0))(directions)  # type: ignore[arg-type]
 
 
-def linearise(model: Generative, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+def linearise(
+    model: Generative, x: Tensor, z: Float[Tensor, "batch d"]
+) -> tuple[Float[Tensor, "batch d d"], Float[Tensor, "batch d"]]:
     """Λ's Cholesky factor `(batch, d, d)` and the gradient Jᵀr − z of log p(x, z) `(batch, d)` at z."""
     size = z.shape[-1]
     rows = max(1, CHUNK // (size * math.prod(x.shape[1:])))
@@ -52,7 +55,7 @@ def linearise(model: Generative, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     return torch.linalg.cholesky(torch.cat(precisions) + eye), torch.cat(gradients)
 
 
-def newton_step(factor: Tensor, gradient: Tensor) -> Tensor:
+def newton_step(factor: Float[Tensor, "batch d d"], gradient: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
     """Λ⁻¹ gradient from Λ's Cholesky factor: `(batch, d)`."""
     return torch.cholesky_solve(gradient.unsqueeze(-1), factor).squeeze(-1)
 
