@@ -77,6 +77,16 @@ def test_backtracking_never_lowers_the_bound_of_any_instance(scale):
         assert objective(end).mean() > objective(start).mean()
 
 
+def test_an_instance_climbs_as_it_would_alone():
+    vae, x = small("sa", steps=4)
+    start, noise = torch.randn(50, 2 * D), torch.randn(1, 50, D)
+
+    def refined(rows):
+        return vae.inference.refine(start[rows], lambda state: inner_elbo(state, noise[:, rows], x[rows], vae), vae)
+
+    torch.testing.assert_close(refined(slice(0, 50))[7:8], refined(slice(7, 8)), rtol=1e-4, atol=1e-5)
+
+
 def test_a_fixed_step_can_lower_it_which_is_why_backtracking_is_the_default():
     x = 30 * torch.randn(50, *SHAPE)
     start, end, objective = semi_amortized_run(x, line_search="none", step_size=1.0)
