@@ -77,8 +77,8 @@ class Likelihood(nn.Module, ABC):
     def prepare(self, spread: Tensor) -> None:
         """Start from the training data: its mean squared deviation a pixel, shape `event`."""
 
-    def observe(self, x: Tensor, output: Tensor) -> None:
-        """See one training batch; for running statistics."""
+    def observe(self, x: Tensor, output: Tensor, weights: Tensor | None = None) -> None:
+        """See one training batch, for running statistics; weights `(..., batch)` where not all outputs count alike."""
 
     def _sum(self, per_pixel: Tensor) -> Tensor:
         return per_pixel.flatten(-len(self.shape)).sum(-1)
@@ -137,9 +137,11 @@ class Gaussian(Likelihood):
             self.log_variance.copy_(self._to_log(start))
 
     @torch.no_grad()
-    def observe(self, x: Tensor, output: Tensor) -> None:  # noqa: D102
+    def observe(self, x: Tensor, output: Tensor, weights: Tensor | None = None) -> None:  # noqa: D102
         if self.config.variance == "analytic":
-            error = (output - x).square().mean()
+            errors = (output - x).square().flatten(-len(self.shape)).mean(-1)  # (..., batch)
+            weights = torch.ones_like(errors) if weights is None else weights.expand_as(errors)
+            error = (weights * errors).sum() / weights.sum()
             weight = 1 / (self.batches + 1).clamp(max=self.MEMORY)
             running = self.variance + weight * (error - self.variance)
             self.log_variance.copy_(self._to_log(running))

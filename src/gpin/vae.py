@@ -95,11 +95,14 @@ class VAE(nn.Module):
         """log p(x, z), `(..., batch)`."""
         return self.log_conditional(x, z) + self.log_prior(z)
 
-    def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
-        """log p(x|z) for an objective: in training, the likelihood's running statistics are updated first."""
+    def reconstruction(self, x: Tensor, z: Tensor, weights: Tensor | None = None) -> Tensor:
+        """log p(x|z) for an objective: in training, the likelihood's running statistics are updated first.
+
+        Where some z count more than others, `weights` `(..., batch)` say so to the statistics.
+        """
         output = self.decoder(z)
         if self.training:
-            self.likelihood.observe(x, output)
+            self.likelihood.observe(x, output, weights)
         return self.likelihood.log_prob(x, output)
 
     # What users ask -------------------------------------------------------------------------------
@@ -240,7 +243,8 @@ class VAE(nn.Module):
             raise InputError(f"x must be real, got {x.dtype}")
         like = next(self.parameters())
         x = x.to(device=like.device, dtype=like.dtype)
-        if not torch.isfinite(x).all():
+        # A finite sum is ten times cheaper to look at, and only finite numbers have one.
+        if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():
             bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
             raise InputError(
                 f"x has NaN or infinite values in {len(bad)} of {len(x)} instances (the first is number {bad[0]})"

@@ -225,6 +225,21 @@ def test_the_stratified_bound_is_the_bound_of_the_mixture():
     assert ((stratified - draws.mean(0)).abs() < 5 * error).all()
 
 
+@pytest.mark.parametrize("method", ["me", "rme"])
+def test_the_analytic_variance_weighs_the_components_as_the_mixture_does(method):
+    vae, x = small(method, components=2, likelihood={"variance": "analytic"})
+    for index in range(len(vae.inference.stages())):
+        vae.inference.begin_stage(index)
+    log_weights = torch.tensor([0.9, 0.1]).log().expand(len(x), 2)
+    vae.inference.mixture = lambda x: NormalMixture(
+        log_weights, torch.tensor([[0.0] * D, [9.0] * D]).expand(50, 2, D), torch.full((50, 2, D), 1e-6)
+    )
+    errors = [(vae.decoder(torch.full((1, D), at)) - x).square().mean() for at in (0.0, 9.0)]
+    vae.train()
+    vae.elbo(x)
+    assert vae.likelihood.variance.item() == pytest.approx((0.9 * errors[0] + 0.1 * errors[1]).item(), rel=1e-3)
+
+
 def test_the_gate_learns_through_the_stratified_bound():
     vae, x = small("me", components=3)
     vae.loss(x).backward()

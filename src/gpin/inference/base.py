@@ -84,8 +84,9 @@ class Generative(Protocol):
     def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
         """log p(x, z), shaped as log p(x|z)."""
 
-    def reconstruction(self, x: Tensor, z: Tensor) -> Tensor:
-        """log p(x|z) for an objective: in training, running statistics are updated on the way."""
+    def reconstruction(self, x: Tensor, z: Tensor, weights: Tensor | None = None) -> Tensor:
+        """log p(x|z) for an objective: in training, running statistics are updated on the way, with `weights`
+        `(..., batch)` where some z count more than others."""
 
 
 @contextmanager

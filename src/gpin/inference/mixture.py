@@ -21,7 +21,7 @@ def stratified_elbo(q: NormalMixture, x: Tensor, model: Generative, samples: int
     """Σ_m α_m E_{q_m}[log p(x, z) − log q(z|x)]: exact in the weights, reparametrised in the components."""
     z = q.component_rsample(samples)  # (samples, M, batch, d)
     weights = q.log_weights.exp().T  # (M, batch)
-    reconstruction = (weights * model.reconstruction(x, z)).sum(1).mean(0)
+    reconstruction = (weights * model.reconstruction(x, z, weights)).sum(1).mean(0)
     kl = (weights * (q.log_prob(z) - model.log_prior(z))).sum(1).mean(0)
     return ELBO(reconstruction, kl, torch.zeros_like(kl))
 

@@ -147,12 +147,12 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
             loss = loss - kl.clamp(max=self.options.kl_bound)
 
             # ELBO(Q_m) as a function of ε_m alone.
-            weights = _log_weights(torch.cat([logits[:, : m - 1].detach(), logits[:, m - 1 : m]], dim=-1))
-            log_q = torch.logsumexp(weights + z_fixed_at[:, : m + 1, :, : m + 1], dim=-1)
-            loss = loss - (weights.exp().T * (fixed_joint[:, : m + 1] - log_q)).sum(1).mean(0)
+            log_weights = _log_weights(torch.cat([logits[:, : m - 1].detach(), logits[:, m - 1 : m]], dim=-1))
+            log_q = torch.logsumexp(log_weights + z_fixed_at[:, : m + 1, :, : m + 1], dim=-1)
+            loss = loss - (log_weights.exp().T * (fixed_joint[:, : m + 1] - log_q)).sum(1).mean(0)
 
-        reconstruction = model.reconstruction(x, z.detach())
-        loss = loss - (q.log_weights.detach().exp().T * reconstruction).sum(1).mean(0)
+        weights = q.log_weights.detach().exp().T  # (M, batch)
+        loss = loss - (weights * model.reconstruction(x, z.detach(), weights)).sum(1).mean(0)
         return loss.mean()
 
 
