@@ -12,6 +12,8 @@ SOURCE = ROOT / "src" / "gpin"
 
 FLOORS = [
     "errors",
+    "inputs",
+    "seeding",
     "config",
     "special",
     "distributions",

@@ -78,7 +78,9 @@ def test_only_learnt_variances_are_parameters(variance):
 @pytest.mark.parametrize("variance", MODES)
 @pytest.mark.parametrize("floor", [1e-4, 0.05])
 def test_variance_never_falls_below_the_floor(variance, floor):
-    likelihood = gaussian(variance, initial_variance=1e-7, min_variance=floor)
+    likelihood = gaussian(variance, initial_variance=2 * floor, min_variance=floor)
+    with torch.no_grad():
+        likelihood.log_variance.fill_(-60.0)
     assert (likelihood.variance >= floor).all()
     likelihood.prepare(torch.zeros(SHAPE))
     likelihood.observe(torch.zeros(5, *SHAPE), torch.zeros(5, *SHAPE))
@@ -216,6 +218,8 @@ def test_data_outside_the_unit_interval_are_refused_by_bernoulli_only(values):
         ({"kind": "bernoulli", "variance": "analytic"}, "'variance' is an option of the Gaussian"),
         ({"kind": "bernoulli", "min_variance": 1e-3}, "'min_variance' is an option of the Gaussian"),
         ({"variance": "fixed"}, "variance='fixed' needs initial_variance"),
+        ({"initial_variance": 1e-6}, "must exceed the floor min_variance=0.0001"),
+        ({"initial_variance": "0.3"}, "initial_variance"),
         ({"variance": "fixed", "initial_variance": 0.0}, "variance='fixed' needs initial_variance"),
         ({"varience": "fixed"}, "no option 'varience': did you mean 'variance'"),
         ({"variance": "learned"}, "'variance'.*'learnt'.*got 'learned'"),

@@ -89,6 +89,12 @@ def test_a_mixture_is_the_dense_mixture():
     assert ((by_component.mean(0).transpose(0, 1) - means).abs() < 5 * stds / math.sqrt(50_000)).all()
 
 
+def test_the_variance_of_a_mixture_does_not_cancel():
+    means = torch.tensor([[[3.0], [3.0]]]).float()
+    q = NormalMixture(torch.tensor([[0.5, 0.5]]).log().float(), means, torch.full((1, 2, 1), 5e-4).float())
+    torch.testing.assert_close(q.variance, torch.full((1, 1), 2.5e-7).float())
+
+
 def test_a_gated_affine_step_inverts_and_knows_its_jacobian():
     shift, gate, z = torch.randn(7), 5 * torch.randn(7), torch.randn(7)
     step = GatedAffine(shift, gate)

@@ -165,3 +165,8 @@ def test_half_precision_is_computed_in_float32(dtype):
     assert torch.equal(value, expected_log_square(mean.float(), variance.float()).to(dtype))
     assert all(slope.isfinite().all() for slope in torch.autograd.grad(value.sum(), (mean, variance)))
     assert expected_log_square(mean, variance.float()).dtype == torch.float32
+
+
+def test_whole_numbers_are_taken_as_reals():
+    whole = expected_log_square(torch.tensor(2), torch.tensor(1))
+    torch.testing.assert_close(whole, expected_log_square(torch.tensor(2.0), torch.tensor(1.0)))

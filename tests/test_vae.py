@@ -67,6 +67,22 @@ def test_bad_data_is_named_in_one_line(vae, x, said):
         ),
         (lambda: gpin.build(SHAPE, "gp", start=gpin.build((1, 9, 9), "vae")), "another data shape or architecture"),
         (lambda: gpin.build(SHAPE, "gp", start=gpin.build(SHAPE, "gp")), "cannot start from a trained 'gp'"),
+        (lambda: gpin.build(SHAPE, "gp", start="model"), "needs a trained gpin.VAE, got str"),
+        (
+            lambda: gpin.build(SHAPE, "gp", likelihood={"variance": "analytic"}, start=gpin.build(SHAPE, "vae")),
+            "another likelihood",
+        ),
+        (lambda: gpin.build(SHAPE, architecture="dense"), "the architecture must be"),
+        (lambda: gpin.build(SHAPE, architecture={1: 3}), "the architecture must be"),
+        (lambda: gpin.build(SHAPE, likelihood=3), "the likelihood must be"),
+        (lambda: gpin.build(SHAPE, seed="a"), "seed"),
+        (lambda: gpin.build(SHAPE, seed=1.5), "seed"),
+        (lambda: gpin.build(SHAPE, "vae").decode([0.0]), "z must be a tensor"),
+        (lambda: gpin.build(SHAPE, "vae").prepare("abc"), "got str"),
+        (lambda: gpin.build(SHAPE, "vae").prepare(5), "got int"),
+        (lambda: gpin.build(SHAPE, "vae").prepare([torch.rand(2, 3)]), "shape"),
+        (lambda: gpin.build(SHAPE, "vae").save(5), "must be a path"),
+        (lambda: gpin.load(None), "must be a path"),
         (lambda: gpin.build(SHAPE).elbo(torch.rand(2, *SHAPE)), "size of the training set"),
         (lambda: gpin.build(SHAPE, "vae").uncertainty(torch.rand(2, *SHAPE)), "method 'vae' has no uncertainty"),
         (lambda: gpin.build(SHAPE, "vae").log_likelihood(torch.rand(2, *SHAPE), samples=0), "samples"),
@@ -82,6 +98,12 @@ def test_a_users_mistake_is_named_in_one_line(call, said):
     with pytest.raises(gpin.InputError, match=said) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_numpys_integers_are_whole_numbers():
+    vae = gpin.build([np.int64(6)], "vae", np.int64(3), seed=np.int64(0))
+    assert vae.log_likelihood(torch.rand(2, 6), samples=np.int64(30)).samples == 30
+    assert vae.decode(np.zeros((2, 3))).shape == (2, 6)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64, bool])

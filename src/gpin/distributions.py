@@ -8,6 +8,8 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, Independent, Normal, constraints
 
+from gpin.seeding import seeded
+
 __all__ = [
     "FlowNormal",
     "NormalMixture",
@@ -154,13 +156,17 @@ class PrecisionNormal(Distribution):
         """mean + L⁻ᵀ ε, shape `(*sample_shape, ..., d)`."""
         shape = self._extended_shape(Size(sample_shape))
         noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
-        return self.loc + torch.linalg.solve_triangular(self.factor.mT, noise.unsqueeze(-1), upper=True).squeeze(-1)
+        columns = noise.reshape(-1, *self.loc.shape).movedim(0, -1)  # (..., d, samples): one solve for all
+        moved = torch.linalg.solve_triangular(self.factor.mT, columns, upper=True)
+        return self.loc + moved.movedim(-1, 0).reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """−½ ‖Lᵀ(z − mean)‖² + log|L| − d/2 log 2π."""
-        scaled = ((value - self.loc).unsqueeze(-2) @ self.factor).squeeze(-2)
+        difference = value - self.loc
+        columns = difference.reshape(-1, *self.loc.shape).movedim(0, -1)  # (..., d, samples)
+        square = (self.factor.mT @ columns).square().sum(-2).movedim(-1, 0).reshape(difference.shape[:-1])
         log_det = self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return log_det - 0.5 * (scaled.square().sum(-1) + self.event_shape[0] * math.log(2 * math.pi))
+        return log_det - 0.5 * (square + self.event_shape[0] * math.log(2 * math.pi))
 
     def entropy(self) -> Tensor:
         """d/2 (1 + log 2π) − log|L|."""
@@ -244,8 +250,8 @@ class NormalMixture(Distribution):
     @property
     def variance(self) -> Tensor:
         """By the law of total variance, `(batch, d)`."""
-        second = (self.log_weights.exp().unsqueeze(-1) * (self.stds.square() + self.means.square())).sum(-2)
-        return second - self.mean.square()
+        spread = (self.means - self.mean.unsqueeze(-2)).square()
+        return (self.log_weights.exp().unsqueeze(-1) * (self.stds.square() + spread)).sum(-2)
 
     def component_rsample(self, samples: int) -> Tensor:
         """Reparametrised draws of every component, `(samples, M, batch, d)`, for stratified expectations."""
@@ -305,8 +311,7 @@ class FlowNormal(Distribution):
     @property
     def variance(self) -> Tensor:
         """Of 256 samples with fixed noise, `(..., d)`: a flow's variance has no formula."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with seeded(0):
             return self.rsample((256,)).var(0)
 
     def rsample(self, sample_shape: Size | list[int] | tuple[int, ...] = ()) -> Tensor:

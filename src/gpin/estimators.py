@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from gpin.distributions import rsample_and_log_prob
+from gpin.distributions import FlowNormal
 from gpin.errors import InputError
 
 __all__ = ["LogLikelihood", "effective_sample_size", "importance_weighted", "pareto_khat"]
@@ -24,7 +24,8 @@ class LogLikelihood:
         ess: Effective sample size (Σw)²/Σw², between 1 and K.
         khat: Pareto shape of the largest weights; above 0.7 the estimate cannot be trusted
             (NaN where K is too small to tell, under 25).
-        mc_error: Monte-Carlo standard error of each value (NaN for K = 1).
+        mc_error: Monte-Carlo standard error of each value, by the delta method (NaN for K = 1). It cannot exceed
+            one nat, so where k̂ > 0.7 it says little.
         samples: K.
         proposal: Where the z_k came from.
     """
@@ -91,7 +92,11 @@ def importance_weighted(
         raise InputError(f"samples must be at least 1, got {samples}")
     if chunk < 1:
         raise InputError(f"chunk must be at least 1, got {chunk}")
-    z, log_prob = rsample_and_log_prob(q, (samples,))
+    if isinstance(q, FlowNormal):  # knows the density of its own samples without an inversion
+        z, log_prob = q.rsample_and_log_prob((samples,))
+    else:
+        z = q.sample((samples,))
+        log_prob = torch.cat([q.log_prob(part) for part in z.split(chunk)])
     weights = (torch.cat([log_joint(part) for part in z.split(chunk)]) - log_prob).double()
     values = torch.logsumexp(weights, dim=0) - math.log(samples)
     ess = effective_sample_size(weights)

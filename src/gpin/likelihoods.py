@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
 from gpin.config import Config
 from gpin.errors import InputError
 
-__all__ = ["Bernoulli", "Gaussian", "Likelihood", "LikelihoodConfig", "make_likelihood"]
+__all__ = ["Bernoulli", "Gaussian", "Likelihood", "LikelihoodConfig", "as_likelihood_config", "make_likelihood"]
 
 
 class LikelihoodConfig(Config):
@@ -27,6 +27,8 @@ class LikelihoodConfig(Config):
         min_variance: The floor; a continuous likelihood is unbounded without one.
     """
 
+    model_config = ConfigDict(strict=True)
+
     kind: Literal["gaussian", "bernoulli"] = "gaussian"
     variance: Literal["learnt", "analytic", "fixed", "per_pixel"] = "learnt"
     initial_variance: float = Field(default=0.0, ge=0)
@@ -37,6 +39,8 @@ class LikelihoodConfig(Config):
         given = [name for name in self.changed() if name != "kind"]
         if self.kind == "bernoulli" and given:
             raise ValueError(f"{given[0]!r} is an option of the Gaussian and does not apply to 'bernoulli'")
+        if 0 < self.initial_variance <= self.min_variance:
+            raise ValueError(f"initial_variance must exceed the floor min_variance={self.min_variance:g}")
         if self.variance == "fixed" and self.initial_variance == 0:
             raise ValueError("variance='fixed' needs initial_variance, the value to fix it at")
         return self

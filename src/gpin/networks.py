@@ -5,8 +5,8 @@ stride 2, padding 1, LeakyReLU(0.01) in the encoder and ReLU in the decoder.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from gpin.config import Config
 from gpin.errors import InputError
+from gpin.inputs import whole_number
 
-__all__ = ["Architecture", "Decoder", "Trunk", "architecture_for", "check_shape"]
+__all__ = ["Architecture", "Decoder", "Trunk", "architecture_for", "as_architecture", "check_shape", "matched_width"]
 
 SLOPE = 0.01
 
@@ -76,9 +77,22 @@ def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     wanted = "a tuple such as (1, 28, 28) for images (channels, height, width) or (30,) for vectors"
     if isinstance(shape, str) or not isinstance(shape, Sequence):
         raise InputError(f"shape must be {wanted}, got {shape!r}")
-    if not shape or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in shape):
+    try:
+        sizes = tuple(whole_number(size, "size") for size in shape)
+    except InputError:
+        sizes = ()
+    if not sizes:
         raise InputError(f"shape must be {wanted}, with positive whole numbers, got {tuple(shape)!r}")
-    return tuple(shape)
+    return sizes
+
+
+def as_architecture(value: Architecture | Mapping[str, Any] | None, shape: Sequence[int]) -> Architecture:
+    """An architecture as it is, or the rule's choice for this shape with some of it changed."""
+    if isinstance(value, Architecture):
+        return value
+    if not isinstance(value, Mapping | None) or not all(isinstance(name, str) for name in value or {}):
+        raise InputError(f"the architecture must be an Architecture or a mapping of its options, got {value!r}")
+    return Architecture.parse({**architecture_for(shape).model_dump(), **(value or {})}, "the architecture")
 
 
 class Trunk(nn.Sequential):

@@ -10,7 +10,7 @@ One class a covariance family; all dimensions j are done in one batched operatio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -39,6 +39,10 @@ class RandomLinear(nn.Module, ABC):
     """
 
     mean: nn.Parameter
+
+    learning_rate_factors: ClassVar[dict[str, float]] = {"log_std": 10.0, "log_diagonal": 10.0}
+    """Adam moves a logarithm by its step size at most; at the networks' rate the covariances would hardly leave
+    where they start."""
 
     def __init__(self, features: int, outputs: int, std: float = 0.02) -> None:
         super().__init__()

@@ -43,7 +43,10 @@ def expected_log_square(mean: Tensor, variance: Tensor) -> Tensor:
         >>> expected_log_square(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 0.0]))
         tensor([-1.2704,  1.3863])
     """
+    mean, variance = torch.as_tensor(mean), torch.as_tensor(variance)
     dtype = torch.promote_types(mean.dtype, variance.dtype)
+    if not dtype.is_floating_point:
+        dtype = torch.get_default_dtype()
     mean, variance = torch.broadcast_tensors(mean, variance)
     if dtype not in (torch.float32, torch.float64):
         return expected_log_square(mean.float(), variance.float()).to(dtype)

@@ -5,6 +5,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,12 @@ from gpin.errors import InputError
 from gpin.estimators import LogLikelihood, importance_weighted
 from gpin.inference import ELBO, InferenceModel, Uncertainty, method_named
 from gpin.inference.refinement import refine
+from gpin.inputs import as_tensor, whole_number
 from gpin.likelihoods import Likelihood, LikelihoodConfig, as_likelihood_config, make_likelihood
-from gpin.networks import Architecture, Decoder, Trunk, architecture_for, check_shape
+from gpin.networks import Architecture, Decoder, Trunk, as_architecture, check_shape
+from gpin.seeding import seeded
 
-__all__ = ["VAE", "VAEConfig", "build", "load"]
+__all__ = ["VAE", "VAEConfig", "build", "load", "write_whole"]
 
 ArrayLike = Tensor | np.ndarray
 
@@ -113,11 +116,11 @@ class VAE(nn.Module):
 
     def elbo(self, x: ArrayLike, samples: int = 1) -> ELBO:
         """The evidence lower bound with its terms, each `(batch,)`."""
-        return self.inference.elbo(self.check(x), self, _count(samples, "samples"))
+        return self.inference.elbo(self.check(x), self, whole_number(samples, "samples"))
 
     def loss(self, x: Tensor, samples: int = 1) -> Tensor:
         """What training minimises, a scalar; for most methods the mean of −ELBO over the batch."""
-        return self.inference.loss(x, self, samples)
+        return self.inference.objective(x, self, samples)[0]
 
     @torch.no_grad()
     def log_likelihood(
@@ -133,7 +136,7 @@ class VAE(nn.Module):
             chunk_size: How many pairs (x, z) the decoder sees at a time; changes memory, not results.
         """
         x = self.check(x)
-        samples, chunk_size = _count(samples, "samples"), _count(chunk_size, "chunk_size")
+        samples, chunk_size = whole_number(samples, "samples"), whole_number(chunk_size, "chunk_size")
         if proposal not in ("encoder", "refined"):
             raise InputError(f"unknown proposal {proposal!r}: choose 'encoder' or 'refined'")
         parts = []
@@ -148,7 +151,7 @@ class VAE(nn.Module):
         """The posterior of each instance as a full-covariance Gaussian, by damped Gauss–Newton steps on
         log p(x, z) from the encoder's mean; they never lower it."""
         x = self.check(x)
-        return refine(self, x, self.inference(x, self).mean.clone(), _count(steps, "steps"))
+        return refine(self, x, self.inference(x, self).mean.clone(), whole_number(steps, "steps"))
 
     @torch.no_grad()
     def uncertainty(self, x: ArrayLike) -> Uncertainty:
@@ -156,8 +159,9 @@ class VAE(nn.Module):
         return self.inference.uncertainty(self.check(x))
 
     @torch.no_grad()
-    def decode(self, z: Tensor) -> Tensor:
+    def decode(self, z: ArrayLike) -> Tensor:
         """E[x|z]: `(..., d)` → `(..., *shape)`."""
+        z = self._like_own(as_tensor(z, "z"))
         if z.shape[-1:] != (self.latent_dim,):
             raise InputError(f"z must end in latent_dim={self.latent_dim}, got shape {tuple(z.shape)}")
         return self.likelihood.mean(self.decoder(z))
@@ -170,7 +174,7 @@ class VAE(nn.Module):
     @torch.no_grad()
     def sample(self, count: int, noise: bool = False) -> Tensor:
         """`count` draws from the model, `(count, *shape)`: E[x|z], or x itself with noise=True."""
-        count = _count(count, "count")
+        count = whole_number(count, "count")
         like = next(self.decoder.parameters())
         output = self.decoder(torch.randn(count, self.latent_dim, dtype=like.dtype, device=like.device))
         return self.likelihood.sample(output) if noise else self.likelihood.mean(output)
@@ -188,7 +192,9 @@ class VAE(nn.Module):
         first: Tensor | None = None
         total = squares = torch.zeros((), dtype=torch.float64)
         count = 0
-        for batch in batches:
+        if isinstance(batches, str) or not isinstance(batches, Iterable):
+            raise InputError(f"x must be a tensor, an array or batches of them, got {type(x).__name__}")
+        for batch in map(self.check, batches):
             first = batch[:1024] if first is None else first
             total = total + batch.double().sum(0)
             squares = squares + batch.double().square().sum(0)
@@ -206,12 +212,16 @@ class VAE(nn.Module):
 
     def start_from(self, trained: "VAE") -> "VAE":
         """Warm start: take over the decoder, the likelihood and what the encoder can use of a trained VAE."""
+        if not isinstance(trained, VAE):
+            raise InputError(f"a warm start needs a trained gpin.VAE, got {type(trained).__name__}")
+        if getattr(self.likelihood, "config", None) != getattr(trained.likelihood, "config", None):
+            raise InputError("cannot start from a VAE with another likelihood: give both the same likelihood options")
         self.inference.start_from(trained.inference)
         try:
             self.decoder.load_state_dict(trained.decoder.state_dict())
             self.likelihood.load_state_dict(trained.likelihood.state_dict())
         except RuntimeError:
-            raise InputError("cannot start from a VAE with another architecture or likelihood") from None
+            raise InputError("cannot start from a VAE with another data shape or architecture") from None
         self.prepared.copy_(trained.prepared)
         return self
 
@@ -227,12 +237,7 @@ class VAE(nn.Module):
 
     def check(self, x: ArrayLike) -> Tensor:
         """X as a tensor of the model's dtype and device, or an error that names what is wrong with it."""
-        if isinstance(x, np.ndarray):
-            if x.dtype == object or not (np.issubdtype(x.dtype, np.number) or x.dtype == bool):
-                raise InputError(f"x must hold numbers, got an array of dtype {x.dtype}")
-            x = torch.from_numpy(np.ascontiguousarray(x))
-        if not isinstance(x, Tensor):
-            raise InputError(f"x must be a tensor or an array, got {type(x).__name__}")
+        x = as_tensor(x, "x")
         wanted = "(batch, " + ", ".join(map(str, self.shape)) + ")"
         if x.dim() != len(self.shape) + 1 or tuple(x.shape[1:]) != self.shape:
             hint = ": one instance still needs a batch dimension, x[None]" if tuple(x.shape) == self.shape else ""
@@ -241,8 +246,7 @@ class VAE(nn.Module):
             raise InputError(f"x is an empty batch: shape {tuple(x.shape)}, expected at least one instance")
         if x.is_complex():
             raise InputError(f"x must be real, got {x.dtype}")
-        like = next(self.parameters())
-        x = x.to(device=like.device, dtype=like.dtype)
+        x = self._like_own(x)
         # A finite sum is ten times cheaper to look at, and only finite numbers have one.
         if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():
             bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
@@ -252,11 +256,15 @@ class VAE(nn.Module):
         self.likelihood.check(x)
         return x
 
+    def _like_own(self, tensor: Tensor) -> Tensor:
+        like = next(self.parameters())
+        return tensor.to(device=like.device, dtype=like.dtype)
+
     # Files ----------------------------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write `config.json` and `model.safetensors`; nothing in them executes."""
-        folder = Path(folder)
+        folder = _as_folder(folder)
         if folder.exists() and not folder.is_dir():
             raise InputError(f"cannot save to {folder}: it is a file, and a folder is needed")
         folder.mkdir(parents=True, exist_ok=True)
@@ -303,25 +311,18 @@ def build(
         >>> vae.encode(torch.zeros(3, 1, 28, 28)).mean.shape
         torch.Size([3, 10])
     """
-    shape = check_shape(shape)
-    if isinstance(latent_dim, bool) or not isinstance(latent_dim, int) or latent_dim < 1:
-        raise InputError(f"latent_dim must be a whole number of at least 1, got {latent_dim!r}")
+    shape, latent_dim = check_shape(shape), whole_number(latent_dim, "latent_dim")
     chosen = method_named(method)
     parsed = chosen.Options.parse(options, f"method {method!r}")
-    if not isinstance(architecture, Architecture):
-        rule = architecture_for(shape).model_dump()
-        architecture = Architecture.parse({**rule, **(architecture or {})}, "the architecture")
     config = VAEConfig(
         shape=shape,
         method=method,
         latent_dim=latent_dim,
         options=parsed.model_dump(mode="json"),
         likelihood=as_likelihood_config(likelihood),
-        architecture=architecture,
+        architecture=as_architecture(architecture, shape),
     )
-    with torch.random.fork_rng(enabled=seed is not None, devices=[]):
-        if seed is not None:
-            torch.manual_seed(seed)
+    with nullcontext() if seed is None else seeded(whole_number(seed, "seed", least=0)):
         vae = _from_config(config)
     return vae if start is None else vae.start_from(start)
 
@@ -341,8 +342,10 @@ def load(folder: str | os.PathLike[str], into: VAE | None = None) -> VAE:
         folder: Where it was saved.
         into: For a VAE made of your own modules: one of the same modules, to be filled.
     """
-    folder = Path(folder)
+    folder = _as_folder(folder)
     record, weights = _read_record(folder)
+    if not isinstance(into, VAE | None):
+        raise InputError(f"into must be a gpin.VAE, got {type(into).__name__}")
     if into is None and record["config"] is None:
         raise InputError(f"{folder} holds a VAE made of custom modules: build it yourself and pass it as into=")
     vae = into or _from_config(VAEConfig.parse(record["config"], f"{folder / 'config.json'}"))
@@ -391,7 +394,7 @@ def write_whole(path: Path, content: bytes) -> None:
     os.replace(beside, path)
 
 
-def _count(value: int, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
-    return value
+def _as_folder(folder: Any) -> Path:
+    if not isinstance(folder, str | os.PathLike):
+        raise InputError(f"the folder must be a path, got {folder!r}")
+    return Path(folder)

@@ -14,6 +14,7 @@ from gpin.distributions import NormalMixture
 from gpin.inference.gaussian import gaussian_kl
 from gpin.inference.recursive_mixture import _log_weights
 from gpin.inference.semi_amortized import inner_elbo
+from gpin.likelihoods import Gaussian, LikelihoodConfig
 
 SHAPE, D = (6,), 2
 
@@ -45,6 +46,9 @@ def small(method, seed=0, size=50, **options):
         ("vlae", {"steps": -1}, "'steps'.*greater than or equal to 1"),
         ("vlae", {"step_size": 1.5}, "'step_size'.*less than or equal to 1"),
         ("vae", {"steps": 3}, "method 'vae' has no option 'steps'"),
+        ("iaf", {"flows": "2"}, "'flows'.*valid integer.*got '2'"),
+        ("iaf", {"flows": True}, "'flows'.*valid integer.*got True"),
+        ("gp", {"preset": ["paper"]}, "no preset"),
     ],
 )
 def test_options_out_of_range_are_refused_with_the_range(method, options, said):
@@ -130,6 +134,16 @@ def test_refinement_happens_under_no_grad_too():
     torch.testing.assert_close(vae.encode(x).mean, without.mean)
     assert not without.mean.requires_grad
     assert (without.mean - vae.inference.base(x, vae).mean).abs().max() > 1e-4
+
+
+def test_refinement_happens_in_inference_mode_too():
+    vae, x = small("sa", steps=4)
+    results = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        torch.manual_seed(1)
+        with mode():
+            results.append(vae.encode(x).mean)
+    torch.testing.assert_close(*results)
 
 
 def test_finite_differences_agree_with_exact_second_derivatives(double):
@@ -329,6 +343,17 @@ def test_the_recursive_mixture_grows_through_its_stages():
         gpin.fit(gpin.build(SHAPE, "rme", D, components=4), x, x[:10], epochs=3, progress=False)
 
 
+def test_training_on_keeps_the_grown_components_and_reports_the_bound():
+    x = torch.rand(60, *SHAPE)
+    vae = gpin.build(SHAPE, "rme", D, components=3)
+    gpin.fit(vae, x, x[:10], epochs=6, progress=False)
+    before = [p.clone() for p in vae.inference.components[2].parameters()]
+    history = gpin.fit(vae, x, x, epochs=2, learning_rate=1e-12, progress=False)
+    for old, new in zip(before, vae.inference.components[2].parameters(), strict=True):
+        torch.testing.assert_close(old, new)
+    assert history.train[0] == pytest.approx(history.validation[0], abs=1.0)
+
+
 def test_the_best_epoch_is_one_of_the_last_stage():
     x = torch.rand(60, *SHAPE)
     vae = gpin.build(SHAPE, "rme", D, components=3)
@@ -424,6 +449,18 @@ def test_jacobians_in_chunks_are_the_jacobian(monkeypatch, double):
     expected = torch.autograd.functional.jacobian(lambda point: vae.decoder(point).sum(0), z)  # (*shape, batch, d)
     torch.testing.assert_close(slopes, expected.movedim((-1, -2), (0, 1)))
     torch.testing.assert_close(output, vae.decoder(z))
+
+
+def test_a_precision_that_float32_cannot_factor_is_factored_all_the_same():
+    decoder = nn.Linear(3, 40, bias=False)
+    direction = torch.randn(40, 1)
+    with torch.no_grad():
+        decoder.weight.copy_(100 * (direction + 1e-4 * torch.randn(40, 3)))
+    likelihood = Gaussian((40,), LikelihoodConfig(variance="fixed", initial_variance=1e-3))
+    vae = gpin.VAE(gpin.build((40,), "vae", 3).inference, decoder, likelihood)
+    q = vae.refine(torch.randn(8, 40), steps=2)
+    assert torch.isfinite(q.covariance_matrix).all()
+    assert torch.isfinite(q.log_prob(q.sample((5,)))).all()
 
 
 @pytest.mark.parametrize(("steps", "said"), [(0, "steps"), (-1, "steps"), (1.5, "steps")])

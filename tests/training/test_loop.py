@@ -2,13 +2,33 @@ import numpy as np
 import pytest
 import torch
 from linear_gaussian import LinearGaussian
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import gpin
 from gpin.data import Batches
 from gpin.training.loop import validation_elbo
 
 SHAPE = (8,)
+
+
+class _Items(Dataset):
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+
+class _Endless(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+def _never(number, epoch):
+    raise AssertionError("an epoch was trained before the mistake was seen")
 
 
 @pytest.fixture
@@ -96,6 +116,19 @@ def test_without_validation_data_a_tenth_is_held_out(data):
         ({"batch_size": 2.5}, "batch_size"),
         ({"learning_rate": -1.0}, "learning_rate"),
         ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"learning_rate": float("inf")}, "learning_rate"),
+        ({"learning_rate": "fast"}, "learning_rate"),
+        ({"seed": "a"}, "seed"),
+        ({"seed": -1}, "seed"),
+        ({"vae": "model"}, "must be a gpin.VAE, got str"),
+        ({"x_train": torch.tensor(3.0)}, "batch dimension"),
+        ({"x_train": np.array([["a"]] * 20)}, "must hold numbers"),
+        ({"x_train": [{"x": 1}] * 20}, "got list"),
+        ({"x_train": _Items([{"x": 1}] * 20)}, "items of the Dataset"),
+        ({"x_train": _Items([torch.rand(n + 1) for n in range(20)])}, "items of the Dataset"),
+        ({"x_train": _Endless()}, "must have a length"),
+        ({"x_val": torch.rand(5, 7)}, "shape"),
+        ({"x_val": torch.full((5, 8), torch.nan)}, "NaN"),
         ({"x_train": torch.rand(0, 8)}, "x_val is needed|empty"),
         ({"x_train": torch.rand(1, 8)}, "x_val is needed"),
         ({"x_train": [[1.0]] * 9}, "got list"),
@@ -108,7 +141,7 @@ def test_bad_arguments_are_named_in_one_line(arguments, said, data):
     vae = small()
     before = [p.clone() for p in vae.parameters()]
     with pytest.raises(gpin.InputError, match=said) as caught:
-        gpin.fit(vae, **{"x_train": data, "progress": False, **arguments})
+        gpin.fit(**{"vae": vae, "x_train": data, "progress": False, "on_epoch": _never, **arguments})
     assert "\n" not in str(caught.value)
     assert all(torch.equal(a, b) for a, b in zip(before, vae.parameters(), strict=True))
 
@@ -127,6 +160,30 @@ def test_a_loss_that_is_not_finite_stops_training_and_keeps_the_last_good_weight
     assert "\n" not in str(caught.value)
     assert all(torch.isfinite(p).all() for p in vae.parameters())
     assert any(all(torch.equal(p, state[name]) for name, p in vae.state_dict().items()) for state in states)
+
+
+def test_a_validation_bound_that_is_not_finite_stops_training(data):
+    vae = small("vae")
+    gpin.fit(vae, data, data[:60], epochs=1, progress=False)
+    good = [p.clone() for p in vae.parameters()]
+    with pytest.raises(gpin.TrainingError, match="epoch 1: the validation bound is -inf"):
+        gpin.fit(vae, data, torch.full((5, 8), 1e30), epochs=2, learning_rate=1e-9, progress=False)
+    for before, after in zip(good, vae.parameters(), strict=True):
+        torch.testing.assert_close(before, after)
+
+
+@pytest.mark.parametrize("turn", [lambda x: x[::-1], lambda x: x.astype(">f4"), lambda x: x.astype(np.longdouble)])
+def test_arrays_of_any_layout_are_trained_on(turn, data):
+    vae = small("vae")
+    gpin.fit(vae, turn(data.numpy()), data[:20], epochs=1, progress=False)
+    torch.testing.assert_close(vae.inference.trunk.center, data.mean(0))
+
+
+def test_a_read_only_array_is_trained_on(data):
+    array = data.numpy().copy()
+    array.flags.writeable = False
+    gpin.fit(small("vae"), array, data[:20], epochs=1, progress=False)
+    assert not array.flags.writeable
 
 
 def test_rows_that_break_the_loss_are_named(data):

@@ -1,7 +1,7 @@
 """Any data set as batches of tensors."""
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from gpin.errors import InputError
+from gpin.inputs import as_tensor
 
 __all__ = ["Batches", "hold_out"]
 
@@ -28,8 +29,7 @@ class Batches:
     def __init__(self, data: Any, batch_size: int, generator: torch.Generator | None = None) -> None:
         self.data = _known(data)
         self.batch_size, self.generator = batch_size, generator
-        whole: Any = data.dataset if isinstance(data, DataLoader) else data
-        self.size = len(whole)
+        self.size = _size(data.dataset if isinstance(data, DataLoader) else data)
         if self.size == 0:
             raise InputError("the data is empty: there must be at least one instance")
 
@@ -48,13 +48,13 @@ class Batches:
             if isinstance(self.data, Tensor):
                 yield self.data[rows], rows
             else:
-                yield torch.stack([torch.as_tensor(_first(self.data[int(i)])) for i in rows]), rows
+                yield _stack([_first(self.data[int(i)]) for i in rows]), rows
 
 
 def hold_out(data: Any, generator: torch.Generator) -> tuple[Any, Any]:
     """Split data at random into nine tenths for training and one tenth for validation."""
     data = _known(data)
-    size = 0 if isinstance(data, DataLoader) else len(cast(Any, data))
+    size = 0 if isinstance(data, DataLoader) else _size(data)
     if size < 2:
         raise InputError("x_val is needed here: there is nothing that a validation part could be taken from")
     order = torch.randperm(size, generator=generator)
@@ -66,13 +66,26 @@ def hold_out(data: Any, generator: torch.Generator) -> tuple[Any, Any]:
 
 def _known(data: Any) -> Tensor | Dataset[Any] | DataLoader[Any]:
     """Data in a form that is understood; arrays become tensors."""
-    if isinstance(data, np.ndarray):
-        if data.dtype == object or not (np.issubdtype(data.dtype, np.number) or data.dtype == bool):
-            raise InputError(f"data must hold numbers, got an array of dtype {data.dtype}")
-        return torch.from_numpy(data)
-    if isinstance(data, Tensor | Dataset | DataLoader):
+    if isinstance(data, np.ndarray | Tensor):
+        return as_tensor(data, "data")
+    if isinstance(data, Dataset | DataLoader):
         return data
     raise InputError(f"data must be a tensor, an array, a Dataset or a DataLoader, got {type(data).__name__}")
+
+
+def _size(data: Any) -> int:
+    try:
+        return len(data)
+    except TypeError:
+        raise InputError(f"data must have a length, which {type(data).__name__} does not") from None
+
+
+def _stack(items: list[Any]) -> Tensor:
+    try:
+        return torch.stack([torch.as_tensor(item) for item in items])
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"the items of the Dataset must be tensors or arrays of one shape: {reason}") from None
 
 
 def _first(item: Any) -> Any:

@@ -18,6 +18,7 @@ import io
 import os
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A named set: what it is, the shape of an image, its folder (None if it needs none), and how it is read."""
+    """A named set: what it is, the shape of an image, how it is read from its folder, and whether it needs one."""
 
     title: str
     shape: tuple[int, int, int]
@@ -100,7 +101,7 @@ def _content(path: Path) -> bytes:
         if found.is_file():
             try:
                 return gzip.decompress(found.read_bytes()) if found.suffix == ".gz" else found.read_bytes()
-            except (gzip.BadGzipFile, EOFError, OSError) as error:
+            except (zlib.error, EOFError, OSError) as error:
                 raise InputError(f"{found} is damaged: {error}") from None
     raise InputError(f"{path.name} is not in {path.parent}: set GPIN_DATA to the folder that holds {path.parent.name}/")
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_chec
 
 import torch
 from jaxtyping import Float
+from pydantic import ConfigDict
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -105,6 +106,8 @@ def frozen(model: Generative) -> Iterator[None]:
 class MethodConfig(Config):
     """The options of a method. `presets` are named sets of options, such as the paper's own."""
 
+    model_config = ConfigDict(strict=True)  # "2" is not 2, and True is not 1
+
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     @classmethod
@@ -113,7 +116,7 @@ class MethodConfig(Config):
         options = dict(options)
         name = options.pop("preset", None)
         if name is not None:
-            if name not in cls.presets:
+            if not isinstance(name, str) or name not in cls.presets:
                 known = f": {suggest(str(name), list(cls.presets))}" if cls.presets else "; it has none"
                 raise InputError(f"{what} has no preset {name!r}{known}")
             options = {**cls.presets[name], **options}
@@ -164,9 +167,10 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
             z = q.rsample((samples,))
         return ELBO(model.reconstruction(x, z).mean(0), kl, torch.zeros_like(kl))
 
-    def loss(self, x: Tensor, model: Generative, samples: int = 1) -> Tensor:
-        """What training minimises, a scalar: by default the mean of −ELBO over the batch."""
-        return -self.elbo(x, model, samples).value.mean()
+    def objective(self, x: Tensor, model: Generative, samples: int = 1) -> tuple[Tensor, Tensor]:
+        """What training minimises, and the mean ELBO over the batch, two scalars; by default one is minus the other."""
+        bound = self.elbo(x, model, samples).value.mean()
+        return -bound, bound.detach()
 
     def stages(self) -> Sequence[Stage]:
         """The stages of training, in order; most methods have one."""

@@ -152,7 +152,8 @@ class GPEncoder(InferenceModel[GPConfig]):
             noise = torch.randn(shape, dtype=functions.std.dtype, device=functions.std.device)
             draws = functions.std + functions.std_variance.sqrt() * noise
             log_square = draws.square().log().mean(0)
-        return gaussian_kl(functions.mean, functions.variance, log_square)
+        # With σ_min² this is an upper bound of the KL, because E[log h²] ≤ E[log(h² + σ_min²)].
+        return gaussian_kl(functions.mean, functions.variance + self.options.min_variance, log_square)
 
     def weight_kl(self) -> Float[Tensor, ""]:
         """KL(q(W, U) ‖ N(0, I)), a scalar."""

@@ -72,6 +72,8 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
 
     def stages(self) -> Sequence[Stage]:
         """First one component alone, unless it comes from a trained VAE; then one more at a time."""
+        if self.active == self.options.components:  # grown already: train on
+            return [Stage("all components")]
         growing = [Stage(f"component {m}", 1.0) for m in range(2, self.options.components + 1)]
         if self.started:
             return growing
@@ -81,6 +83,8 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
     @torch.no_grad()
     def begin_stage(self, index: int) -> None:
         """Bring in the stage's component, as a disturbed copy of the first."""
+        if self.active == self.options.components:
+            return
         self.active.fill_(index + (2 if self.started else 1))
         if self.active > 1:
             newest = self._encoders()[-1]
@@ -119,14 +123,14 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
         """Stratified over the components."""
         return stratified_elbo(self.mixture(x), x, model, samples)
 
-    def loss(self, x: Tensor, model: Generative, samples: int = 1) -> Tensor:
-        """One scalar whose gradient is, for each block, that of the block's own objective.
+    def objective(self, x: Tensor, model: Generative, samples: int = 1) -> tuple[Tensor, Tensor]:
+        """One scalar whose gradient is, for each block, that of the block's own objective; and the bound.
 
         Component m: ELBO(q_m) + min(KL(q_m ‖ Q_{m−1}), C). Weight m: ELBO(Q_m). Decoder: ELBO(Q_M).
         Everything that is not the block's own is detached.
         """
         if self.active == 1:
-            return -self.elbo(x, model, samples).value.mean()
+            return super().objective(x, model, samples)
         features = [encoder.trunk(x) for encoder in self._encoders()]
         logits = self._logits(features[0].detach())
         q = mixture_of(self._encoders(), features, _log_weights(logits))
@@ -153,7 +157,8 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
 
         weights = q.log_weights.detach().exp().T  # (M, batch)
         loss = loss - (weights * model.reconstruction(x, z.detach(), weights)).sum(1).mean(0)
-        return loss.mean()
+        bound = (weights * (fixed_joint - q.weigh(z_fixed_at).detach())).sum(1).mean(0)
+        return loss.mean(), bound.mean()
 
 
 def _log_weights(logits: Tensor) -> Tensor:

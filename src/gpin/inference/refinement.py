@@ -16,9 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gpin.distributions import PrecisionNormal
+from gpin.errors import InputError
 from gpin.inference.base import Generative
 
-__all__ = ["linearise", "refine"]
+__all__ = ["jacobian", "linearise", "newton_step", "refine"]
 
 CHUNK = 2**24
 """Entries of a Jacobian that are held at a time: 64 MiB in float32."""
@@ -43,16 +44,26 @@ def linearise(
     """Λ's Cholesky factor `(batch, d, d)` and the gradient Jᵀr − z of log p(x, z) `(batch, d)` at z."""
     size = z.shape[-1]
     rows = max(1, CHUNK // (size * math.prod(x.shape[1:])))
-    precisions, gradients = [], []
+    factors, gradients = [], []
     for x_part, z_part in zip(x.split(rows), z.split(rows), strict=True):
         output, slopes = jacobian(model, z_part)
         score, precision = model.likelihood.score_and_precision(x_part, output)
         slopes = slopes.flatten(2).transpose(0, 1)  # (batch, d, D)
-        weighted = slopes * precision.flatten(1).unsqueeze(1)
-        precisions.append(weighted @ slopes.mT)
+        roots = slopes * precision.flatten(1).unsqueeze(1).sqrt()  # W^½ J, so that its Gram matrix is JᵀWJ
+        factors.append(_cholesky(roots))
         gradients.append((slopes @ score.flatten(1).unsqueeze(-1)).squeeze(-1) - z_part)
-    eye = torch.eye(size, dtype=z.dtype, device=z.device)
-    return torch.linalg.cholesky(torch.cat(precisions) + eye), torch.cat(gradients)
+    return torch.cat(factors), torch.cat(gradients)
+
+
+def _cholesky(roots: Tensor) -> Tensor:
+    """The Cholesky factor of A Aᵀ + I for A `(batch, d, D)`; in float64 where float32 loses the I."""
+    eye = torch.eye(roots.shape[1], dtype=roots.dtype, device=roots.device)
+    factor, failed = torch.linalg.cholesky_ex(roots @ roots.mT + eye)
+    if failed.any() and roots.dtype != torch.float64:
+        return _cholesky(roots.double()).to(roots.dtype)
+    if failed.any():
+        raise InputError("the posterior precision at z is not positive definite: the model's numbers are not finite")
+    return factor
 
 
 def newton_step(factor: Float[Tensor, "batch d d"], gradient: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:

@@ -83,7 +83,10 @@ class SemiAmortizedEncoder(InferenceModel[SemiAmortizedConfig]):
         self.base = GaussianEncoder(make_trunk, latent_dim)
 
     def forward(self, x: Tensor, model: Generative) -> Distribution:
-        """The refined Gaussian, also under the caller's no_grad."""
+        """The refined Gaussian, also under the caller's no_grad or inference_mode."""
+        if torch.is_inference_mode_enabled():  # in which nothing can be differentiated
+            with torch.inference_mode(False), torch.no_grad():
+                return self.forward(x.clone(), model)
         mean, _, log_std = self.base.moments(self.base.trunk(x))
         noise = torch.randn((self.options.inner_samples, *mean.shape), dtype=mean.dtype, device=mean.device)
         start = torch.cat([mean, log_std], dim=-1)

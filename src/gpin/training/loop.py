@@ -14,9 +14,13 @@ from torch import Tensor
 
 from gpin.data import Batches, hold_out
 from gpin.errors import InputError, TrainingError
+from gpin.inputs import positive_number, whole_number
+from gpin.seeding import seeded
 from gpin.vae import VAE
 
-__all__ = ["Epoch", "History", "fit"]
+__all__ = ["Epoch", "History", "fit", "stage_beginnings", "validation_elbo"]
+
+ADVICE = "the weights are back at the best epoch so far; a smaller learning_rate may help"
 
 
 @dataclass(frozen=True)
@@ -71,20 +75,20 @@ def fit(
         progress: Show a progress bar; by default where there is a terminal.
         on_epoch: Called after each epoch with its number, from 1, and its result.
     """
-    for name, value in (("epochs", epochs), ("batch_size", batch_size)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
-    if not learning_rate > 0:
-        raise InputError(f"learning_rate must be positive, got {learning_rate!r}")
+    if not isinstance(vae, VAE):
+        raise InputError(f"the model to train must be a gpin.VAE, got {type(vae).__name__}")
+    epochs, batch_size = whole_number(epochs, "epochs"), whole_number(batch_size, "batch_size")
+    learning_rate, seed = positive_number(learning_rate, "learning_rate"), whole_number(seed, "seed", least=0)
     order = torch.Generator().manual_seed(seed)
     if x_val is None:
         x_train, x_val = hold_out(x_train, order)
     training = Batches(x_train, batch_size, order)
     validation = Batches(x_val, batch_size)
+    for x, _ in validation:  # what is wrong with it should be said now, not after the first epoch
+        vae.check(x)
 
     beginnings = stage_beginnings([stage.share for stage in vae.inference.stages()], epochs)
-    with torch.random.fork_rng(devices=[]), _bar(epochs, progress) as advance:
-        torch.manual_seed(seed)
+    with seeded(seed), _bar(epochs, progress) as advance:
         vae.prepare(vae.check(x) for x, _ in training)
         optimiser = torch.optim.Adam(vae.parameter_groups(learning_rate))
         history, best, top = History(), _snapshot(vae), -math.inf
@@ -96,6 +100,8 @@ def fit(
                     top = -math.inf
                 train = _train_epoch(vae, training, optimiser, number)
                 result = Epoch(train, validation_elbo(vae, validation, seed), time.perf_counter() - start)
+                if not math.isfinite(result.validation):
+                    raise TrainingError(f"epoch {number}: the validation bound is {result.validation} ({ADVICE})")
                 history.epochs.append(result)
                 if result.validation >= top:
                     history.best, best, top = number, _snapshot(vae), result.validation
@@ -133,15 +139,15 @@ def _train_epoch(vae: VAE, batches: Batches, optimiser: torch.optim.Optimizer, e
     for number, (x, rows) in enumerate(batches, start=1):
         x = vae.check(x)
         optimiser.zero_grad(set_to_none=True)
-        loss = vae.loss(x)
+        loss, bound = vae.inference.objective(x, vae)
         loss.backward()
         gradients = [p.grad for p in vae.parameters() if p.grad is not None]
         if not torch.isfinite(loss) or not torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
             raise TrainingError(_what_is_not_finite(vae, x, rows, loss, f"epoch {epoch}, batch {number}"))
         optimiser.step()
-        total += loss.item() * len(x)
+        total += bound.item() * len(x)
         count += len(x)
-    return -total / count
+    return total / count
 
 
 @torch.no_grad()
@@ -149,8 +155,7 @@ def validation_elbo(vae: VAE, batches: Batches, seed: int) -> float:
     """The mean ELBO over instances, with the same noise every time it is called."""
     vae.eval()
     total, count = 0.0, 0
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         for x, _ in batches:
             total += vae.elbo(x).value.double().sum().item()
             count += len(x)
@@ -167,10 +172,9 @@ def _what_is_not_finite(vae: VAE, x: Tensor, rows: Tensor | None, loss: Tensor, 
     bad = (~torch.isfinite(values)).nonzero().flatten()
     what = f"the loss is {loss.item():g}" if not torch.isfinite(loss) else "a gradient is not finite"
     parameter = f"; first parameter at fault: {culprits[0]}" if culprits else ""
-    numbers = (bad if rows is None else rows[bad])[:5].tolist()
+    numbers = (bad if rows is None else rows[bad.cpu()])[:5].tolist()
     data = f"; rows of the {'batch' if rows is None else 'data'} at fault: {numbers}" if numbers else ""
-    advice = "the weights are back at the best epoch so far; a smaller learning_rate may help"
-    return f"{where}: {what}{parameter}{data} ({advice})"
+    return f"{where}: {what}{parameter}{data} ({ADVICE})"
 
 
 def _snapshot(vae: VAE) -> dict[str, Tensor]:

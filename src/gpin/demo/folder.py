@@ -1,0 +1,59 @@
+"""The whole demo: from a folder's name to a folder with the report, the figures, the results and the models."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from gpin.demo.comparison import Result
+from gpin.demo.experiment import Settings, compete, load_digits
+from gpin.demo.figures import pngs
+from gpin.demo.page import compose
+from gpin.vae import write_whole
+
+__all__ = ["run"]
+
+
+def run(folder: Path, settings: Settings | None = None, progress: bool | None = None) -> Result:
+    """Train and compare, and write the report, the figures, the results and the models into a folder.
+
+    Arguments:
+        folder: Made where it is missing; files of an earlier demo in it are replaced.
+        settings: By default those of about a minute.
+        progress: Show progress bars; by default where there is a terminal.
+    """
+    settings = settings or Settings()
+    for part in (folder, folder / "figures", folder / "models"):
+        part.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass  # better to fail now than after a minute of training
+    with _one_thread():
+        digits = load_digits(settings)
+        contenders = compete(digits, settings, progress)
+        uncertainty = contenders["gp"].vae.uncertainty(digits.test).total
+        result = Result(settings, digits, contenders, uncertainty, folder)
+        _write(result)
+    return result
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Torch on one thread: the networks are so small that two would wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _write(result: Result) -> None:
+    for name, contender in result.contenders.items():
+        contender.vae.save(result.folder / "models" / name)
+    for name, png in pngs(result).items():
+        write_whole(result.folder / "figures" / f"{name}.png", png)
+    write_whole(result.folder / "results.json", json.dumps(result.record(), indent=2, ensure_ascii=False).encode())
+    write_whole(result.folder / "report.html", compose(result).html().encode())

@@ -1,0 +1,16 @@
+"""Randomness that is reproducible and leaves the caller's alone."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+__all__ = ["seeded"]
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Inside, torch draws from `seed` on every device; afterwards its generators are as before."""
+    with torch.random.fork_rng(devices=list(range(torch.cuda.device_count()))):
+        torch.manual_seed(seed)
+        yield
