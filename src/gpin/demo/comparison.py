@@ -140,7 +140,7 @@ class Result:
             Row(
                 "· Monte-Carlo error",
                 "lower",
-                "what more proposals would remove",
+                "of the mean, its random part only; too small where k̂ > 0.7",
                 [f"± {score.mean_mc_error:.2f}" for score in scores],
             ),
             Row(
