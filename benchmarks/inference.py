@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
-from rich.console import Console
-from rich.table import Table
+from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.nn import functional
 
 import gpin
 from gpin.distributions import diagonal_normal
@@ -31,10 +32,13 @@ from gpin.distributions import diagonal_normal
 BATCH, LATENT_DIM = 128, 50
 SHAPE = (1, 28, 28)
 LARGE_SHAPE = (3, 32, 32)  # where the paper's features are 512 wide
+TRAINING_STEPS = 300  # of the VAE whose posteriors line searches explore
 
 STATUS = Path("/proc/self/status")  # Linux only
 
 PAPER = {"covariance": "full", "shared_trunk": False, "log_square": "exact"}
+PAPER_VAE = 3.6  # milliseconds a batch; its tab:inf_time, MNIST, d = 50
+PAPER_GP_DENSE = 9.8  # the GPVAE with a dense decoder; its tab:time_fullcon_decoder, MNIST, d = 50
 
 Encode = Callable[[Tensor], Distribution]
 
@@ -47,6 +51,12 @@ class Method:
         label: Its name there.
         options: For gpin.build.
         encode: Makes x → q(z|x) from the model, where that is not the library's own.
+        group: What `--only` calls it; by default the library's name of the method.
+        trained: Whether the time depends on the weights, so that they come from a trained VAE.
+        calls: How often it runs in a repeat; those that run once take long enough to need no warming up.
+        share: The share of the repeats that it takes part in.
+        paper: The paper's milliseconds for a batch of MNIST, d = 50.
+        paper_dense: The same from its table for dense decoders, which has no VAE.
         at_most: The ratio to the VAE's inference time that we hold ourselves to.
         train: Whether its training step is timed as well.
     """
@@ -54,8 +64,19 @@ class Method:
     label: str
     options: dict[str, Any] = field(default_factory=dict)
     encode: Callable[[gpin.VAE], Encode] | None = None
+    group: str = ""
+    trained: bool = False
+    calls: int = 3
+    share: float = 1.0
+    paper: float | None = None
+    paper_dense: float | None = None
     at_most: float | None = None
-    train: bool = True
+    train: bool = False
+
+    @property
+    def name(self) -> str:
+        """For `--only`."""
+        return self.group or self.options.get("method", "gp")
 
 
 def loop_over_dimensions(vae: gpin.VAE) -> Encode:
@@ -76,64 +97,145 @@ def loop_over_dimensions(vae: gpin.VAE) -> Encode:
         (f, f_variance), (h, h_variance) = moments
         return diagonal_normal(mean + f, ((std + h).square() + h_variance + f_variance).sqrt())
 
+    x = digits()[:BATCH]
+    with torch.no_grad():
+        ours, theirs = vae.encode(x), encode(x)
+    for moment in ("mean", "stddev"):
+        torch.testing.assert_close(getattr(theirs, moment), getattr(ours, moment), rtol=1e-4, atol=1e-5)
     return encode
 
 
+LOOP, DEFAULT = "GP full, loop over dimensions", "GP shared basis, shared trunk (default)"
+
 METHODS = [
-    Method("VAE", {"method": "vae"}),
-    Method("GP full, loop over dimensions", PAPER, encode=loop_over_dimensions, train=False),
-    Method("GP full, separate towers", PAPER, at_most=7.5),
-    Method("GP diagonal, separate towers", {"covariance": "diagonal", "shared_trunk": False}),
-    Method("GP shared basis, shared trunk (default)", at_most=1.25),
+    Method("VAE", {"method": "vae"}, paper=PAPER_VAE, train=True),
+    Method(LOOP, PAPER, encode=loop_over_dimensions, paper=9.9),
+    Method("GP full, separate towers", PAPER, at_most=7.5, train=True),
+    Method("GP diagonal, separate towers", {"covariance": "diagonal", "shared_trunk": False}, train=True),
+    Method(DEFAULT, at_most=1.25, train=True),
+    *(
+        Method(
+            f"SA ({steps})",
+            {"method": "sa", "preset": "paper", "steps": steps},
+            trained=True,
+            calls=3 if steps < 4 else 1,
+            paper=paper,
+        )
+        for steps, paper in ((1, 9.7), (2, 18.1), (4, 32.2), (8, 60.8))
+    ),
+    Method("SA (4), line search (default)", {"method": "sa"}, trained=True, calls=1),
+    *(
+        Method(f"IAF ({flows})", {"method": "iaf", "flows": flows}, paper=paper)
+        for flows, paper in ((1, 4.8), (2, 5.9), (4, 6.2), (8, 7.7))
+    ),
+    *(Method(f"HF ({flows})", {"method": "hf", "flows": flows}) for flows in (1, 8)),
+    *(Method(f"ME ({components})", {"method": "me", "components": components}) for components in (2, 5)),
+    *(Method(f"RME ({components})", {"method": "rme", "components": components}) for components in (2, 5)),
+    *(
+        Method(
+            f"VLAE ({steps}), dense decoder",
+            {"method": "vlae", "steps": steps, "architecture": {"decoder": "dense"}},
+            calls=1,
+            share=0.5,
+            paper_dense=paper,
+        )
+        for steps, paper in ((1, 12.9), (4, 17.8))
+    ),
+    Method("VLAE (4), convolutional decoder (default)", {"method": "vlae"}, calls=1, share=0.2),
+    Method(
+        "VAE + 4 refinement steps",
+        {"method": "vae"},
+        encode=lambda vae: partial(vae.refine, steps=4),
+        group="refine",
+        trained=True,
+        calls=1,
+        share=0.2,
+    ),
 ]
 MEMORY_AT_MOST = 1e9
 
 
-def make(method: Method) -> gpin.VAE:
-    """The method's model, with covariances that are not multiples of the identity."""
-    vae = gpin.build(SHAPE, latent_dim=LATENT_DIM, seed=0, **method.options)
-    vae.prepare(instances(SHAPE, seed=1))
-    noise = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for parameter in getattr(vae.inference, "processes", torch.nn.ModuleList()).parameters():
-            parameter += 1e-3 * torch.randn(parameter.shape, generator=noise)
+@cache
+def digits() -> Tensor:
+    """scikit-learn's 1797 digits, enlarged to SHAPE, in [0, 1]."""
+    images = torch.from_numpy(load_digits().images).float().unsqueeze(1) / 16
+    return functional.interpolate(images, SHAPE[1:], mode="bilinear")
+
+
+@cache
+def trained_vae() -> gpin.VAE:
+    """A plain VAE after some training on the digits: untrained ones accept nearly every step of a line search."""
+    vae = gpin.build(SHAPE, "vae", LATENT_DIM, seed=0)
+    vae.prepare(digits())
+    step = training_step(vae)
+    for _ in range(TRAINING_STEPS):
+        step(digits()[torch.randint(len(digits()), (BATCH,))])
     return vae
 
 
-def instances(shape: Sequence[int], seed: int) -> Tensor:
-    """A batch of noise in [0, 1]: speed does not depend on what is in it."""
-    return torch.rand(BATCH, *shape, generator=torch.Generator().manual_seed(seed))
+def make(method: Method) -> gpin.VAE:
+    """The method's model, with all its components, and with covariances that are not multiples of the identity."""
+    vae = gpin.build(SHAPE, latent_dim=LATENT_DIM, seed=0, **method.options)
+    vae.prepare(digits())
+    for stage in range(len(vae.inference.stages())):
+        vae.inference.begin_stage(stage)
+    noise = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for process in getattr(vae.inference, "processes", ()):
+            process.reset(1.0)  # so large that a wrong covariance would be seen in the moments
+            for parameter in process.parameters():
+                parameter += 0.03 * torch.randn(parameter.shape, generator=noise)
+    if method.trained:
+        source, encoder = trained_vae(), getattr(vae.inference, "base", vae.inference)
+        encoder.load_state_dict(source.inference.state_dict())
+        vae.decoder.load_state_dict(source.decoder.state_dict())
+        vae.likelihood.load_state_dict(source.likelihood.state_dict())
+    return vae
 
 
-def inference_tasks() -> dict[str, Callable[[], object]]:
-    """For every method, a call that encodes a batch and reads mean and standard deviation."""
-    x = instances(SHAPE, seed=3)
+@dataclass(frozen=True)
+class Task:
+    """Something to time: the call, how often it runs in a repeat, and its share of the repeats."""
 
-    def task(method: Method) -> Callable[[], object]:
-        vae = make(method).eval()
-        encode = method.encode(vae) if method.encode else vae.encode
+    call: Callable[[], object]
+    calls: int = 1
+    share: float = 1.0
+    warm: bool = True
 
-        @torch.no_grad()
-        def run() -> tuple[Tensor, Tensor]:
-            q = encode(x)
-            return q.mean, q.stddev
+    def due(self, repeat: int, repeats: int) -> bool:
+        """Whether it runs in this repeat: evenly spread, twice at least."""
+        count = max(2, round(self.share * repeats))
+        return repeat * count % repeats < count
 
-        if method.encode:
-            with torch.no_grad():
-                q = vae.encode(x)
-            for ours, theirs in zip(run(), (q.mean, q.stddev), strict=True):
-                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-        return run
+    def seconds(self) -> float:
+        """Of one call; one more goes before, untimed, to have the weights at hand."""
+        if self.warm:
+            self.call()
+        start = time.perf_counter()
+        for _ in range(self.calls):
+            self.call()
+        return (time.perf_counter() - start) / self.calls
 
-    return {method.label: task(method) for method in METHODS}
+
+def inference_task(method: Method) -> Task:
+    """Encode a batch and draw one z for every instance."""
+    vae = make(method).eval()
+    encode = method.encode(vae) if method.encode else vae.encode
+    x = digits()[:BATCH]
+
+    @torch.no_grad()
+    def run() -> Tensor:
+        return encode(x).rsample()
+
+    return Task(run, method.calls, method.share, warm=method.calls > 1)
 
 
-def training_step(vae: gpin.VAE, x: Tensor) -> Callable[[], object]:
-    """A call that takes one step: forward, backward, Adam."""
+def training_step(vae: gpin.VAE) -> Callable[[Tensor], object]:
+    """A call that takes one step on a batch: forward, backward, Adam."""
     vae.train()
     optimiser = torch.optim.Adam(vae.parameter_groups(5e-4))
 
-    def step() -> None:
+    def step(x: Tensor) -> None:
         optimiser.zero_grad()
         vae.loss(x).backward()
         optimiser.step()
@@ -141,39 +243,59 @@ def training_step(vae: gpin.VAE, x: Tensor) -> Callable[[], object]:
     return step
 
 
-def training_tasks() -> dict[str, Callable[[], object]]:
-    """For every method that is trained, its step."""
-    x = instances(SHAPE, seed=3)
-    return {method.label: training_step(make(method), x) for method in METHODS if method.train}
+def training_task(method: Method) -> Task:
+    """One training step."""
+    return Task(partial(training_step(make(method)), digits()[:BATCH]))
 
 
-def compare(tasks: dict[str, Callable[[], object]], repeats: int, batches: int) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Times:
+    """Of one task, by repeat: seconds a call, and their ratio to the first task's beside it."""
+
+    seconds: dict[int, float] = field(default_factory=dict)
+    ratios: dict[int, float] = field(default_factory=dict)
+
+    def row(self) -> dict[str, Any]:
+        """Medians, and quartiles of the ratio."""
+        return summary(self.ratios.values()) | {
+            "repeats": len(self.ratios),
+            "seconds_per_batch": statistics.median(self.seconds.values()),
+        }
+
+
+def summary(ratios: Sequence[float]) -> dict[str, Any]:
+    """Median and quartiles."""
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return {"ratio": middle, "quartiles": [low, high]}
+
+
+def compare(tasks: dict[str, Task], repeats: int) -> dict[str, Times]:
     """Time tasks against the first of them.
 
-    In every repeat each task runs once untimed, to have its weights at hand, and then `batches` times;
-    which task begins moves on by one. The ratios are taken within a repeat: what else the machine does
-    meets all tasks alike.
+    In every repeat the tasks take turns, and which begins moves on by one. The first is timed again between
+    any two, and a ratio is to the mean of its times just before and just after: what else the machine does
+    meets both alike. Its own row is the first against itself and shows what is noise.
     """
     names = list(tasks)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    times = {name: Times() for name in names}
     for task in tasks.values():
-        task()
+        task.call()
+    before = tasks[names[0]].seconds()
     for repeat in range(repeats):
         first = repeat % len(names)
         for name in names[first:] + names[:first]:
-            task = tasks[name]
-            task()
-            start = time.perf_counter()
-            for _ in range(batches):
-                task()
-            seconds[name].append((time.perf_counter() - start) / batches)
-    rows = []
-    for name in names:
-        ratios = [own / base for own, base in zip(seconds[name], seconds[names[0]], strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
-        row = {"label": name, "ratio": middle, "quartiles": [low, high]}
-        rows.append(row | {"seconds_per_batch": statistics.median(seconds[name])})
-    return rows
+            if tasks[name].due(repeat, repeats):
+                own = tasks[name].seconds()
+                after = tasks[names[0]].seconds()
+                times[name].seconds[repeat], times[name].ratios[repeat] = own, 2 * own / (before + after)
+                before = after
+    return times
+
+
+def against(times: dict[str, Times], label: str, other: str) -> dict[str, Any]:
+    """The ratio of two tasks, from their ratios to the first in the repeats that have both."""
+    own, base = times[label].ratios, times[other].ratios
+    return summary([own[repeat] / base[repeat] for repeat in own if repeat in base])
 
 
 def peak_memory(threads: int) -> int:
@@ -182,13 +304,13 @@ def peak_memory(threads: int) -> int:
     Three steps, because from the second on Adam's moments are there during the backward pass.
     """
     torch.set_num_threads(threads)
-    x = instances(LARGE_SHAPE, seed=1)
+    x = torch.rand(BATCH, *LARGE_SHAPE)
     before = _memory("VmRSS")
     vae = gpin.build(LARGE_SHAPE, latent_dim=LATENT_DIM, seed=0, **PAPER)
     vae.prepare(x)
-    step = training_step(vae, x)
+    step = training_step(vae)
     for _ in range(3):
-        step()
+        step(x)
     return _memory("VmHWM") - before
 
 
@@ -204,38 +326,68 @@ def in_fresh_process(function: Callable[[int], int], argument: int) -> int:
         return pool.submit(function, argument).result()
 
 
-def table(title: str, rows: list[dict[str, Any]]) -> Table:
-    """Rows of `compare` for print."""
-    shown = Table(title=title, title_justify="left", title_style="bold")
-    shown.add_column("encoder")
-    bounded = any(row.get("at_most") for row in rows)
-    for column in ("× VAE", "quartiles", "expected")[: 3 if bounded else 2]:
-        shown.add_column(column, justify="right")
-    for row in rows:
-        low, high = row["quartiles"]
-        cells = [row["label"], f"{row['ratio']:.2f}", "" if low == high else f"{low:.2f} – {high:.2f}"]
-        if bounded:
-            cells.append(f"≤ {row['at_most']:.2f}" if row["at_most"] else "")
-        shown.add_row(*cells)
-    return shown
+def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, which is Markdown; all columns but the first hold numbers."""
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    rules = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    print(f"{title}\n")
+    for cells in (columns, rules, *rows):
+        first, *rest = zip(cells, widths, strict=True)
+        print("| " + " | ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]) + " |")
+    print()
+
+
+def shown(row: dict[str, Any]) -> list[str]:
+    """Median and quartiles for print."""
+    digits = 2 if row["ratio"] < 100 else 0
+    low, high = row["quartiles"]
+    return [f"{row['ratio']:.{digits}f}", f"{low:.{digits}f} – {high:.{digits}f}"]
 
 
 def main() -> None:
     """Measure and print."""
+    groups = list(dict.fromkeys(method.name for method in METHODS))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="default: %(default)s, all")
     parser.add_argument("--repeats", type=int, default=40, help="interleaved rounds; default: %(default)s")
+    parser.add_argument("--only", default=",".join(groups), help="of %(default)s; the VAE is always there")
     parser.add_argument("--json", action="store_true", help="print JSON, with seconds, instead of tables")
     arguments = parser.parse_args()
     if arguments.threads < 1 or arguments.repeats < 2:
         parser.error("--threads must be at least 1 and --repeats at least 2")
+    only = arguments.only.split(",")
+    if unknown := [name for name in only if name not in groups]:
+        parser.error(f"--only: unknown {', '.join(map(repr, unknown))}; choose from {', '.join(groups)}")
     torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    methods = [method for method in METHODS if method.name in ("vae", *only)]
 
-    memory = in_fresh_process(peak_memory, arguments.threads) if STATUS.exists() else None
-    inference = compare(inference_tasks(), arguments.repeats, batches=5)
-    bounds = {method.label: method.at_most for method in METHODS}
-    inference = [row | {"at_most": bounds[row["label"]]} for row in inference]
-    training = compare(training_tasks(), arguments.repeats, batches=2)
+    memory = in_fresh_process(peak_memory, arguments.threads) if STATUS.exists() and "gp" in only else None
+    times = compare({method.label: inference_task(method) for method in methods}, arguments.repeats)
+    inference = [
+        {
+            "label": method.label,
+            **times[method.label].row(),
+            "paper": method.paper and method.paper / PAPER_VAE,
+            "at_most": method.at_most,
+        }
+        for method in methods
+    ]
+    vlae = [
+        {
+            "label": method.label,
+            "loop": against(times, method.label, LOOP),
+            "default": against(times, method.label, DEFAULT),
+            "paper": method.paper_dense / PAPER_GP_DENSE,
+        }
+        for method in methods
+        if method.paper_dense and LOOP in times
+    ]
+    trained = [method for method in methods if method.train]
+    steps = (
+        compare({method.label: training_task(method) for method in trained}, arguments.repeats) if trained[1:] else {}
+    )
+    training = [{"label": label, **steps[label].row()} for label in steps]
     setting = {
         "batch": BATCH,
         "latent_dim": LATENT_DIM,
@@ -247,22 +399,46 @@ def main() -> None:
         "torch": torch.__version__,
     }
     if arguments.json:
-        results = {"inference": inference, "training_step": training, "training_peak_bytes": memory}
-        print(json.dumps({"setting": setting, **results}, indent=2))
+        results = {"inference": inference, "vlae_against_gp": vlae, "training_step": training}
+        print(json.dumps({"setting": setting, **results, "training_peak_bytes": memory}, indent=2))
         return
-    console = Console()
-    size = "×".join(map(str, SHAPE))
-    console.print(
-        f"Batch {BATCH}, d = {LATENT_DIM}, images {size}; torch {torch.__version__}, {arguments.threads} thread(s) on "
-        f"{setting['cores']} cores, load average {setting['load_average']}; medians of {arguments.repeats} repeats.\n"
+
+    print(
+        f"Batch {BATCH}, d = {LATENT_DIM}, images {'×'.join(map(str, SHAPE))}; torch {torch.__version__}, "
+        f"{arguments.threads} thread(s) on {setting['cores']} cores, load average {setting['load_average']}; "
+        f"medians of {arguments.repeats} repeats.\n"
     )
-    console.print(table("Inference: one batch, mean and standard deviation of q(z|x)", inference), "")
-    console.print(table("Training: one step, forward, backward and Adam", training), "")
-    measured = "not measured, it needs Linux" if memory is None else f"{memory / 1e6:.0f} MB"
-    console.print(
-        f"Peak memory of training with full covariance, p = 512, d = {LATENT_DIM}, batch {BATCH}, images "
-        f"{'×'.join(map(str, LARGE_SHAPE))}: {measured} (expected: ≤ {MEMORY_AT_MOST / 1e6:.0f} MB)"
+    show(
+        "Inference: encode one batch and draw one z for every instance",
+        ["method", "× VAE", "quartiles", "paper", "expected"],
+        [
+            [
+                row["label"],
+                *shown(row),
+                f"{row['paper']:.2f}" if row["paper"] else "",
+                f"≤ {row['at_most']:.2f}" if row["at_most"] else "",
+            ]
+            for row in inference
+        ],
     )
+    if vlae:
+        show(
+            "VLAE's inference against the GP's",
+            ["method", "× GP full, loop", "quartiles", "paper", "× GP default", "quartiles"],
+            [[row["label"], *shown(row["loop"]), f"{row['paper']:.2f}", *shown(row["default"])] for row in vlae],
+        )
+    if training:
+        show(
+            "Training: one step, forward, backward and Adam",
+            ["method", "× VAE", "quartiles"],
+            [[row["label"], *shown(row)] for row in training],
+        )
+    if "gp" in only:
+        measured = "not measured, it needs Linux" if memory is None else f"{memory / 1e6:.0f} MB"
+        print(
+            f"Peak memory of training with full covariance, p = 512, d = {LATENT_DIM}, batch {BATCH}, images "
+            f"{'×'.join(map(str, LARGE_SHAPE))}: {measured} (expected: ≤ {MEMORY_AT_MOST / 1e6:.0f} MB)"
+        )
 
 
 if __name__ == "__main__":
