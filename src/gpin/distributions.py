@@ -330,10 +330,13 @@ class FlowNormal(Distribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Of any point, through the inverse."""
         log_det_total = torch.zeros(value.shape[:-1], dtype=value.dtype, device=value.device)
+        finite = value.isfinite().all(-1)
         for transform in reversed(self.transforms):
             value, log_det = transform.inv.call_and_ladj(value)
             log_det_total = log_det_total + log_det
-        return self.base.log_prob(value) + log_det_total
+        total = self.base.log_prob(value) + log_det_total
+        # Far from the mass the inverse overflows, and inf − inf is no density: zero is.
+        return torch.where(total.isnan() & finite, -math.inf, total)
 
 
 def rsample_and_log_prob(q: Distribution, sample_shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:

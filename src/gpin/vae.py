@@ -175,7 +175,7 @@ class VAE(nn.Module):
     def sample(self, count: int, noise: bool = False) -> Tensor:
         """`count` draws from the model, `(count, *shape)`: E[x|z], or x itself with noise=True."""
         count = whole_number(count, "count")
-        like = next(self.decoder.parameters())
+        like = next(self.parameters())
         output = self.decoder(torch.randn(count, self.latent_dim, dtype=like.dtype, device=like.device))
         return self.likelihood.sample(output) if noise else self.likelihood.mean(output)
 

@@ -197,6 +197,13 @@ def test_the_density_of_a_flow_is_that_of_autograds_jacobian(flows, double):
     torch.testing.assert_close(q.log_prob(z), log_prob)
 
 
+def test_far_from_its_mass_a_flow_has_no_density():
+    vae, x = small("iaf", flows=4)
+    q = vae.encode(x[:1])
+    assert q.log_prob(torch.full((1, D), 1e30)) == -math.inf
+    assert q.log_prob(torch.full((1, D), torch.nan)).isnan()
+
+
 def test_the_features_reach_the_flow_as_context():
     vae, x = small("iaf", flows=2)
     features = vae.inference.base.trunk(x)
