@@ -124,7 +124,7 @@ class LaterConfig(MethodConfig):
     kind: Literal["[red]", "one"] = "one"
     undocumented: str = "x"
 
-    presets = {"small": {"size": 1}}  # noqa: RUF012
+    presets = {"small": {"size": 1}}
 
 
 class Later(GaussianEncoder):

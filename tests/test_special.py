@@ -1,11 +1,10 @@
 """E[log h²] against mpmath, and where floating point is hardest."""
 
-import importlib.util
 import math
 from functools import cache
 from itertools import product
-from pathlib import Path
 
+import derive_log_square as reference
 import mpmath
 import pytest
 import torch
@@ -13,17 +12,6 @@ from mpmath import mp, mpf
 
 from gpin import special
 from gpin.special import expected_log_square
-
-
-def load_script(name):
-    path = Path(__file__).parents[1] / "scripts" / name
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-reference = load_script("derive_log_square.py")
 
 RATIOS = (0.0, 1e-8, 1e-3, 0.1, 0.5, 1.0, 1.5, 2.0, 3.0, 4.9, 6.0, 10.0, 30.0, 100.0, 1e4, 1e6)
 STDS = (1e-6, 1e-3, 0.3, 17.0, 1e3)

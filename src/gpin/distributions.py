@@ -51,7 +51,7 @@ class RandomMomentsNormal(Distribution):
         (torch.Size([5, 3, 2]), torch.Size([3]))
     """
 
-    arg_constraints = {}  # noqa: RUF012
+    arg_constraints = {}
     support = constraints.real_vector
     has_rsample = True
 
@@ -128,7 +128,7 @@ class PrecisionNormal(Distribution):
         (torch.Size([5, 3, 2]), torch.Size([3]))
     """
 
-    arg_constraints = {}  # noqa: RUF012
+    arg_constraints = {}
     support = constraints.real_vector
     has_rsample = True
 
@@ -184,7 +184,7 @@ class ReflectedNormal(Distribution):
         reflectors: v_1 … v_T, shape `(T, ..., d)`.
     """
 
-    arg_constraints = {}  # noqa: RUF012
+    arg_constraints = {}
     support = constraints.real_vector
     has_rsample = True
 
@@ -234,7 +234,7 @@ class NormalMixture(Distribution):
         stds: Shape `(batch, M, d)`.
     """
 
-    arg_constraints = {}  # noqa: RUF012
+    arg_constraints = {}
     support = constraints.real_vector
     has_rsample = True
 
@@ -292,7 +292,7 @@ class FlowNormal(Distribution):
         transforms: torch transforms with `call_and_ladj`, as zuko's.
     """
 
-    arg_constraints = {}  # noqa: RUF012
+    arg_constraints = {}
     support = constraints.real_vector
     has_rsample = True
 

@@ -116,14 +116,14 @@ class Gaussian(Likelihood):
         """σ², a scalar or one a pixel; floor + exp(log_variance)."""
         return self.config.min_variance + self.log_variance.exp()
 
-    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:  # noqa: D102
+    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
         squares, variance = (output - x).square_(), self.variance
         if self.config.variance == "per_pixel":
             return -0.5 * (self._sum(squares / variance) + torch.log(2 * math.pi * variance).sum())
         size = math.prod(self.shape)
         return -0.5 * (self._sum(squares) / variance + size * torch.log(2 * math.pi * variance))
 
-    def mean(self, output: Tensor) -> Tensor:  # noqa: D102
+    def mean(self, output: Tensor) -> Tensor:
         return output
 
     def score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,17 +131,17 @@ class Gaussian(Likelihood):
         precision = (1 / self.variance).expand_as(output)
         return (x - output) * precision, precision
 
-    def sample(self, output: Tensor) -> Tensor:  # noqa: D102
+    def sample(self, output: Tensor) -> Tensor:
         return output + self.variance.sqrt() * torch.randn_like(output)
 
     @torch.no_grad()
-    def prepare(self, spread: Tensor) -> None:  # noqa: D102
+    def prepare(self, spread: Tensor) -> None:
         if not self.config.initial_variance:
             start = spread if self.config.variance == "per_pixel" else spread.mean()
             self.log_variance.copy_(self._to_log(start))
 
     @torch.no_grad()
-    def observe(self, x: Tensor, output: Tensor, weights: Tensor | None = None) -> None:  # noqa: D102
+    def observe(self, x: Tensor, output: Tensor, weights: Tensor | None = None) -> None:
         if self.config.variance == "analytic":
             errors = (output - x).square().flatten(-len(self.shape)).mean(-1)  # (..., batch)
             weights = torch.ones_like(errors) if weights is None else weights.expand_as(errors)
@@ -165,10 +165,10 @@ class Bernoulli(Likelihood):
         super().__init__(shape)
         self.config = config or LikelihoodConfig(kind="bernoulli")
 
-    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:  # noqa: D102
+    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
         return self._sum(x * output - functional.softplus(output))
 
-    def mean(self, output: Tensor) -> Tensor:  # noqa: D102
+    def mean(self, output: Tensor) -> Tensor:
         return output.sigmoid()
 
     def score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,10 +176,10 @@ class Bernoulli(Likelihood):
         p = output.sigmoid()
         return x - p, p * (1 - p)
 
-    def sample(self, output: Tensor) -> Tensor:  # noqa: D102
+    def sample(self, output: Tensor) -> Tensor:
         return torch.bernoulli(output.sigmoid())
 
-    def check(self, x: Tensor) -> None:  # noqa: D102
+    def check(self, x: Tensor) -> None:
         low, high = x.min().item(), x.max().item()
         if low < 0 or high > 1:
             raise InputError(f"a Bernoulli likelihood needs data in [0, 1], got values from {low:.4g} to {high:.4g}")

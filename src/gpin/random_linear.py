@@ -110,16 +110,16 @@ class DiagonalLinear(RandomLinear):
     def _reset_covariance(self, std: float) -> None:
         self.log_std.fill_(_log(std))
 
-    def variance(self, features: Float[Tensor, "batch p"]) -> Float[Tensor, "batch d"]:  # noqa: D102
+    def variance(self, features: Float[Tensor, "batch p"]) -> Float[Tensor, "batch d"]:
         return features.square() @ (2 * self.log_std).exp().T
 
-    def trace_and_log_det(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:  # noqa: D102
+    def trace_and_log_det(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         return (2 * self.log_std).exp().sum(), 2 * self.log_std.sum()
 
     def _perturbations(self, noise: Float[Tensor, "n d p"]) -> Float[Tensor, "n d p"]:
         return self.log_std.exp() * noise
 
-    def covariance(self) -> Float[Tensor, "d p p"]:  # noqa: D102
+    def covariance(self) -> Float[Tensor, "d p p"]:
         return torch.diag_embed((2 * self.log_std).exp())
 
 
@@ -145,17 +145,17 @@ class SharedBasisLinear(RandomLinear):
         eye = torch.eye(self.features, dtype=self.basis.dtype, device=self.basis.device)
         return self.basis.tril(-1) + eye
 
-    def variance(self, features: Float[Tensor, "batch p"]) -> Float[Tensor, "batch d"]:  # noqa: D102
+    def variance(self, features: Float[Tensor, "batch p"]) -> Float[Tensor, "batch d"]:
         return (features @ self._unit_triangular()).square() @ (2 * self.log_std).exp().T
 
-    def trace_and_log_det(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:  # noqa: D102
+    def trace_and_log_det(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         column_norms = self._unit_triangular().square().sum(0)
         return ((2 * self.log_std).exp() @ column_norms).sum(), 2 * self.log_std.sum()
 
     def _perturbations(self, noise: Float[Tensor, "n d p"]) -> Float[Tensor, "n d p"]:
         return (self.log_std.exp() * noise) @ self._unit_triangular().T
 
-    def covariance(self) -> Float[Tensor, "d p p"]:  # noqa: D102
+    def covariance(self) -> Float[Tensor, "d p p"]:
         root = self._unit_triangular() * self.log_std.exp().unsqueeze(1)  # (d, p, p)
         return root @ root.mT
 
@@ -201,7 +201,7 @@ class FullLinear(RandomLinear):
             triangle = torch.addcmul(on * diagonal[:, start : start + size], top, under)
             yield start, start + size, triangle, below
 
-    def variance(self, features: Float[Tensor, "batch p"]) -> Float[Tensor, "batch d"]:  # noqa: D102
+    def variance(self, features: Float[Tensor, "batch p"]) -> Float[Tensor, "batch d"]:
         total = features.new_zeros(features.shape[0], self.outputs)
         for start, end, triangle, below in self._parts():
             projected = features[:, start:end] @ triangle.flatten(1)  # (batch, d·s)
@@ -209,7 +209,7 @@ class FullLinear(RandomLinear):
             total = total + projected.unflatten(1, below.shape[1:]).square().sum(-1)
         return total
 
-    def trace_and_log_det(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:  # noqa: D102
+    def trace_and_log_det(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         squares = [triangle.square().sum() + below.square().sum() for *_, triangle, below in self._parts()]
         return torch.stack(squares).sum(), 2 * self.log_diagonal.sum()
 
@@ -221,7 +221,7 @@ class FullLinear(RandomLinear):
             total = total + nn.functional.pad(moved, (start, 0))
         return total
 
-    def covariance(self) -> Float[Tensor, "d p p"]:  # noqa: D102
+    def covariance(self) -> Float[Tensor, "d p p"]:
         columns = [
             nn.functional.pad(torch.cat([triangle, below]).permute(1, 2, 0), (start, 0))  # (d, s, p)
             for start, _, triangle, below in self._parts()
@@ -247,10 +247,10 @@ class CertainLinear(RandomLinear):
     def _reset_covariance(self, std: float) -> None:
         pass
 
-    def variance(self, features: Float[Tensor, "batch p"]) -> Float[Tensor, "batch d"]:  # noqa: D102
+    def variance(self, features: Float[Tensor, "batch p"]) -> Float[Tensor, "batch d"]:
         return features.new_zeros(features.shape[0], self.outputs)
 
-    def trace_and_log_det(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:  # noqa: D102
+    def trace_and_log_det(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         return self.mean.new_zeros(()), self.mean.new_tensor(-math.inf)
 
     def kl(self) -> Float[Tensor, ""]:
@@ -260,7 +260,7 @@ class CertainLinear(RandomLinear):
     def _perturbations(self, noise: Float[Tensor, "n d p"]) -> Float[Tensor, "n d p"]:
         return torch.zeros_like(noise)
 
-    def covariance(self) -> Float[Tensor, "d p p"]:  # noqa: D102
+    def covariance(self) -> Float[Tensor, "d p p"]:
         return self.mean.new_zeros(self.outputs, self.features, self.features)
 
 

@@ -1,23 +1,11 @@
 """On a posterior that is no Gaussian, the methods that can say so come closer to it than the VAE."""
 
-import importlib.util
 import math
-from pathlib import Path
 
+import banana
 import pytest
 import torch
 from torch.distributions import Normal
-
-
-def load_script(name):
-    path = Path(__file__).parents[2] / "scripts" / name
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-banana = load_script("banana.py")
 
 EPOCHS = 28  # of 16 steps; the picture takes more
 

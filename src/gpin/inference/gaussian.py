@@ -53,7 +53,7 @@ class GaussianEncoder(InferenceModel[GaussianConfig]):
         log_std = log_std.clamp(*self.LOG_STD_RANGE)
         return mean, log_std.exp(), log_std
 
-    def forward(self, x: Tensor, model: Generative) -> Distribution:  # noqa: D102
+    def forward(self, x: Tensor, model: Generative) -> Distribution:
         mean, std, _ = self.moments(self.trunk(x))
         return diagonal_normal(mean, std)
 

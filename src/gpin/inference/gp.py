@@ -55,7 +55,7 @@ class GPConfig(MethodConfig):
     min_variance: float = Field(default=0.0, ge=0)
     towers: Literal["random", "deterministic"] = "random"
 
-    presets = {  # noqa: RUF012
+    presets = {
         "paper": {
             "covariance": "full",
             "shared_trunk": False,
@@ -140,7 +140,7 @@ class GPEncoder(InferenceModel[GPConfig]):
             )
         return diagonal_normal(functions.mean, (functions.variance + self.options.min_variance).sqrt())
 
-    def forward(self, x: Tensor, model: Generative) -> Distribution:  # noqa: D102
+    def forward(self, x: Tensor, model: Generative) -> Distribution:
         return self.marginal(self.functions(x))
 
     def expected_kl(self, functions: RandomFunctions) -> Float[Tensor, " batch"]:

@@ -41,7 +41,7 @@ class HouseholderEncoder(InferenceModel[HouseholderConfig]):
         sizes = [self.base.trunk.out_features] + [latent_dim] * (self.options.flows - 1)
         self.reflectors = nn.ModuleList(nn.Linear(size, latent_dim) for size in sizes)
 
-    def forward(self, x: Tensor, model: Generative) -> Distribution:  # noqa: D102
+    def forward(self, x: Tensor, model: Generative) -> Distribution:
         features = self.base.trunk(x)
         mean, std, _ = self.base.moments(features)
         reflectors, v = [], features

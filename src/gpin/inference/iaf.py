@@ -78,7 +78,7 @@ class IAFEncoder(InferenceModel[IAFConfig]):
             for t in range(self.options.flows)
         )
 
-    def forward(self, x: Tensor, model: Generative) -> Distribution:  # noqa: D102
+    def forward(self, x: Tensor, model: Generative) -> Distribution:
         features = self.base.trunk(x)
         mean, std, _ = self.base.moments(features)
         return FlowNormal(diagonal_normal(mean, std), [flow(features) for flow in self.flows])

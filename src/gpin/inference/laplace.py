@@ -41,7 +41,7 @@ class LaplaceEncoder(InferenceModel[LaplaceConfig]):
         self.trunk = make_trunk()
         self.head = nn.Linear(self.trunk.out_features, latent_dim)
 
-    def forward(self, x: Tensor, model: Generative) -> Distribution:  # noqa: D102
+    def forward(self, x: Tensor, model: Generative) -> Distribution:
         mean = self.head(self.trunk(x))
         for t in range(self.options.steps):
             factor, gradient = linearise(model, x, mean)

@@ -60,7 +60,7 @@ class MixtureEncoder(InferenceModel[MixtureConfig]):
         self.gate_trunk = make_trunk()
         self.gate = nn.Linear(self.gate_trunk.out_features, count)
 
-    def forward(self, x: Tensor, model: Generative) -> Distribution:  # noqa: D102
+    def forward(self, x: Tensor, model: Generative) -> Distribution:
         return self.mixture(x)
 
     def mixture(self, x: Tensor) -> NormalMixture:

@@ -116,7 +116,7 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
         features = [encoder.trunk(x) for encoder in self._encoders()]
         return mixture_of(self._encoders(), features, _log_weights(self._logits(features[0])))
 
-    def forward(self, x: Tensor, model: Generative) -> Distribution:  # noqa: D102
+    def forward(self, x: Tensor, model: Generative) -> Distribution:
         return self.mixture(x)
 
     def elbo(self, x: Tensor, model: Generative, samples: int = 1) -> ELBO:

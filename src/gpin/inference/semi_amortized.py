@@ -45,7 +45,7 @@ class SemiAmortizedConfig(MethodConfig):
     inner_samples: int = Field(default=1, ge=1)
     second_order: Literal["exact", "finite_difference"] = "exact"
 
-    presets = {  # noqa: RUF012
+    presets = {
         "paper": {"line_search": "none", "step_size": 1e-3, "reduction": "mean"},
         "original": {
             "line_search": "none",
