@@ -80,7 +80,7 @@ def test_sampled_weights_carry_gradients_to_every_parameter(family):
     assert all(parameter.grad.abs().sum() > 0 for parameter in linear.parameters())
 
 
-def agree(one, other):
+def assert_agree(one, other):
     """Two families that stand for the same distribution say the same."""
     psi = torch.randn(5, one.features, dtype=torch.float64)
     torch.testing.assert_close(one.covariance(), other.covariance())
@@ -95,14 +95,14 @@ def test_every_family_can_be_written_as_full(family, features, outputs):
     full = FullLinear(features, outputs).double()
     full.set_covariance(linear.covariance())
     full.mean.data.copy_(linear.mean)
-    agree(linear, full)
+    assert_agree(linear, full)
 
 
 @pytest.mark.parametrize(("features", "outputs"), SIZES)
 def test_diagonal_is_the_shared_basis_without_a_basis(features, outputs):
     diagonal, shared = random(DiagonalLinear, features, outputs), SharedBasisLinear(features, outputs).double()
     shared.load_state_dict({**diagonal.state_dict(), "basis": torch.zeros(features, features)})
-    agree(diagonal, shared)
+    assert_agree(diagonal, shared)
 
 
 @pytest.mark.parametrize("features", [1, 5, 8, 11])
@@ -111,7 +111,7 @@ def test_shared_basis_with_one_output_is_every_covariance(features):
     root = torch.linalg.cholesky(full.covariance()[0])  # Σ = LLᵀ = U diag(a²) Uᵀ with U = L diag(a)⁻¹
     stds = root.diagonal()
     shared.load_state_dict({"mean": full.mean, "log_std": stds.log().unsqueeze(0), "basis": root / stds})
-    agree(full, shared)
+    assert_agree(full, shared)
 
 
 @pytest.mark.parametrize("family", [SharedBasisLinear, FullLinear])
