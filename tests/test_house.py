@@ -12,6 +12,7 @@ SOURCE = ROOT / "src" / "gpin"
 
 FLOORS = [
     "errors",
+    "files",
     "inputs",
     "seeding",
     "config",

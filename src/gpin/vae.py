@@ -1,7 +1,6 @@
 """The VAE: prior, decoder with likelihood, and an inference model. Everything a user asks of it is here."""
 
 import hashlib
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from gpin.config import Config
 from gpin.distributions import PrecisionNormal
 from gpin.errors import InputError
 from gpin.estimators import LogLikelihood, importance_weighted
+from gpin.files import as_path, read_record, write_record, write_whole
 from gpin.inference import ELBO, InferenceModel, Uncertainty, method_named
 from gpin.inference.refinement import refine
 from gpin.inputs import as_tensor, whole_number
@@ -30,7 +30,7 @@ from gpin.likelihoods import Likelihood, LikelihoodConfig, as_likelihood_config,
 from gpin.networks import Architecture, Decoder, Trunk, as_architecture, check_shape
 from gpin.seeding import seeded
 
-__all__ = ["VAE", "VAEConfig", "build", "load", "write_whole"]
+__all__ = ["VAE", "VAEConfig", "build", "load"]
 
 ArrayLike = Tensor | np.ndarray
 
@@ -264,22 +264,19 @@ class VAE(nn.Module):
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write `config.json` and `model.safetensors`; nothing in them executes."""
-        folder = _as_folder(folder)
+        folder = as_path(folder)
         if folder.exists() and not folder.is_dir():
             raise InputError(f"cannot save to {folder}: it is a file, and a folder is needed")
         folder.mkdir(parents=True, exist_ok=True)
         weights = save_tensors({name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()})
         config = None if self.config is None else self.config.model_dump(mode="json")
         record = {
-            "format": FORMAT,
-            "version": VERSION,
             "config": config,
             "dtype": str(next(self.parameters()).dtype).removeprefix("torch."),
             "weights_sha256": hashlib.sha256(weights).hexdigest(),
         }
-        record["record_sha256"] = _digest(record)
         write_whole(folder / "model.safetensors", weights)
-        write_whole(folder / "config.json", json.dumps(record, indent=2).encode())
+        write_record(folder / "config.json", FORMAT, VERSION, record)
 
 
 def build(
@@ -342,8 +339,8 @@ def load(folder: str | os.PathLike[str], into: VAE | None = None) -> VAE:
         folder: Where it was saved.
         into: For a VAE made of your own modules: one of the same modules, to be filled.
     """
-    folder = _as_folder(folder)
-    record, weights = _read_record(folder)
+    folder = as_path(folder)
+    record, weights = _read_model(folder)
     if not isinstance(into, VAE | None):
         raise InputError(f"into must be a gpin.VAE, got {type(into).__name__}")
     if into is None and record["config"] is None:
@@ -360,41 +357,13 @@ def load(folder: str | os.PathLike[str], into: VAE | None = None) -> VAE:
     return vae.eval()
 
 
-def _read_record(folder: Path) -> tuple[dict[str, Any], bytes]:
+def _read_model(folder: Path) -> tuple[dict[str, Any], bytes]:
     config_path, weights_path = folder / "config.json", folder / "model.safetensors"
     for path in (config_path, weights_path):
         if not path.is_file():
             raise InputError(f"{folder} is not a saved model: {path.name} is missing")
-    damaged = f"{config_path} is damaged or was edited by hand"
-    try:
-        record = json.loads(config_path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise InputError(f"{damaged}: it is not JSON") from None
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise InputError(f"{config_path} is not a gpin model")
-    if record.get("version") != VERSION:
-        raise InputError(f"{config_path} has format version {record.get('version')!r}; this gpin reads {VERSION}")
-    if record.get("record_sha256") != _digest(record):
-        raise InputError(f"{damaged}: its checksum does not fit")
+    record = read_record(config_path, FORMAT, VERSION, "a gpin model")
     weights = weights_path.read_bytes()
     if hashlib.sha256(weights).hexdigest() != record["weights_sha256"]:
         raise InputError(f"{weights_path} is damaged, or not the one that belongs to its config.json: checksums differ")
     return record, weights
-
-
-def _digest(record: Mapping[str, Any]) -> str:
-    content = {key: value for key, value in record.items() if key != "record_sha256"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all."""
-    beside = path.with_name(path.name + ".part")
-    beside.write_bytes(content)
-    os.replace(beside, path)
-
-
-def _as_folder(folder: Any) -> Path:
-    if not isinstance(folder, str | os.PathLike):
-        raise InputError(f"the folder must be a path, got {folder!r}")
-    return Path(folder)

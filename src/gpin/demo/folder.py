@@ -12,7 +12,7 @@ from gpin.demo.comparison import Result
 from gpin.demo.experiment import Settings, compete, load_digits
 from gpin.demo.figures import pngs
 from gpin.demo.page import compose
-from gpin.vae import write_whole
+from gpin.files import write_whole
 
 __all__ = ["run"]
 
