@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from gpin.config import Config
 from gpin.errors import InputError
+from gpin.shards import batch_sum
 
 __all__ = ["Bernoulli", "Gaussian", "Likelihood", "LikelihoodConfig", "as_likelihood_config", "make_likelihood"]
 
@@ -145,7 +146,7 @@ class Gaussian(Likelihood):
         if self.config.variance == "analytic":
             errors = (output - x).square().flatten(-len(self.shape)).mean(-1)  # (..., batch)
             weights = torch.ones_like(errors) if weights is None else weights.expand_as(errors)
-            error = (weights * errors).sum() / weights.sum()
+            error = batch_sum((weights * errors).sum()) / batch_sum(weights.sum())
             weight = 1 / (self.batches + 1).clamp(max=self.MEMORY)
             running = self.variance + weight * (error - self.variance)
             self.log_variance.copy_(self._to_log(running))

@@ -6,7 +6,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import gpin
 from gpin.data import Batches
-from gpin.training.loop import validation_elbo
+from gpin.training.processes import Processes
+from gpin.training.trainer import validation_elbo
 
 SHAPE = (8,)
 
@@ -57,7 +58,9 @@ def test_training_raises_the_bound_and_keeps_the_best_epoch(method, data):
     assert [n for n, _ in seen] == list(range(1, 13))
     assert history.validation[history.best - 1] == max(history.validation)
     assert not vae.training
-    assert validation_elbo(vae, Batches(data[:60], 128), seed=0) == pytest.approx(max(history.validation), abs=1e-6)
+    assert validation_elbo(vae, Batches(data[:60], 128), 0, Processes("cpu")) == pytest.approx(
+        max(history.validation), abs=1e-6
+    )
 
 
 def test_the_best_epoch_wins_even_when_it_is_not_the_last(data):
@@ -112,7 +115,7 @@ def test_without_validation_data_a_tenth_is_held_out(data):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"epochs": 0}, "epochs must be a whole number of at least 1, got 0"),
+        ({"epochs": 0}, "option 'epochs' of training: should be greater than or equal to 1"),
         ({"batch_size": 2.5}, "batch_size"),
         ({"learning_rate": -1.0}, "learning_rate"),
         ({"learning_rate": float("nan")}, "learning_rate"),

@@ -1,6 +1,7 @@
 """Any data set as batches of tensors."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from gpin.errors import InputError
 from gpin.inputs import as_tensor
+from gpin.shards import Share
 
 __all__ = ["Batches", "hold_out"]
 
@@ -38,17 +40,24 @@ class Batches:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Pairs of a batch and the row numbers of its instances (None where a DataLoader hides them)."""
+        for x, rows, _ in self.shares(Share()):
+            yield x, rows
+
+    def shares(self, share: Share, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None, int]]:
+        """A share of each batch from the `start`-th on: x, its row numbers, and the size of the whole batch."""
         if isinstance(self.data, DataLoader):
-            for item in self.data:
-                yield _first(item), None
+            for x in islice(map(_first, self.data), start, None):
+                yield share.of(x), None, len(x)
             return
         shuffled = self.generator is not None
         order = torch.randperm(self.size, generator=self.generator) if shuffled else torch.arange(self.size)
-        for rows in order.split(self.batch_size):
-            if isinstance(self.data, Tensor):
-                yield self.data[rows], rows
-            else:
-                yield _stack([_first(self.data[int(i)]) for i in rows]), rows
+        for whole in order.split(self.batch_size)[start:]:
+            rows = share.of(whole)
+            yield (
+                self.data[rows] if isinstance(self.data, Tensor) else _read(self.data, rows.tolist()),
+                rows,
+                len(whole),
+            )
 
 
 def hold_out(data: Any, generator: torch.Generator) -> tuple[Any, Any]:
@@ -78,6 +87,12 @@ def _size(data: Any) -> int:
         return len(data)
     except TypeError:
         raise InputError(f"data must have a length, which {type(data).__name__} does not") from None
+
+
+def _read(data: Any, rows: list[int]) -> Tensor:
+    """Some rows of a Dataset, read all at once where it offers that (`Subset` passes it on)."""
+    items = data.__getitems__(rows) if hasattr(data, "__getitems__") else [data[row] for row in rows]
+    return items if isinstance(items, Tensor) else _stack([_first(item) for item in items])
 
 
 def _stack(items: list[Any]) -> Tensor:

@@ -13,6 +13,7 @@ from gpin.distributions import diagonal_normal
 from gpin.inference.base import Generative, InferenceModel, MethodConfig
 from gpin.inference.gaussian import GaussianEncoder, gaussian_kl
 from gpin.networks import Trunk
+from gpin.shards import batch_sum
 
 __all__ = ["SemiAmortizedConfig", "SemiAmortizedEncoder"]
 
@@ -113,7 +114,7 @@ class SemiAmortizedEncoder(InferenceModel[SemiAmortizedConfig]):
                     bound = objective(leaf).sum()
                     (gradient,) = torch.autograd.grad(bound, leaf, create_graph=through)
             if options.reduction == "mean":
-                gradient = gradient / len(state)
+                gradient = gradient / batch_sum(gradient.new_tensor(len(state)))
             if options.clip:
                 norm = gradient.norm(dim=-1, keepdim=True)
                 gradient = gradient * (options.clip / norm.clamp(min=options.clip))

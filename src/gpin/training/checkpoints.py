@@ -1,0 +1,101 @@
+"""Checkpoints: one safetensors file each, whole or not at all, and the one before it kept in case of damage."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, uint8
+
+from gpin.errors import InputError
+from gpin.files import write_whole
+
+__all__ = ["Checkpoint", "Checkpoints"]
+
+FORMAT, VERSION = "gpin-checkpoint", "1"
+NAME = re.compile(r"\d{8,}\.safetensors")
+KEPT = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that training needs to go on to the same bits: tensors by name, and a record of everything else."""
+
+    tensors: Mapping[str, Tensor]
+    record: Mapping[str, Any]
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        """The tensors below a name, such as "model", by the rest of theirs."""
+        start = name + "/"
+        return {key.removeprefix(start): value for key, value in self.tensors.items() if key.startswith(start)}
+
+    def pack(self) -> bytes:
+        """As the content of a safetensors file with the record and a checksum in its metadata."""
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
+        record = json.dumps(self.record, allow_nan=False)
+        metadata = {"format": FORMAT, "version": VERSION, "record": record, "sha256": _checksum(tensors, record)}
+        return save_tensors(tensors, metadata)
+
+    @classmethod
+    def unpack(cls, content: bytes) -> "Checkpoint":
+        """From the content of a file; ValueError where it is not what was written."""
+        try:
+            tensors = load_tensors(content)
+            size = int.from_bytes(content[:8], "little")
+            metadata = json.loads(content[8 : 8 + size])["__metadata__"]
+            if (metadata["format"], metadata["version"]) != (FORMAT, VERSION):
+                raise ValueError("another format or version")
+            if metadata["sha256"] != _checksum(tensors, metadata["record"]):
+                raise ValueError("the checksum does not fit")
+            return cls(tensors, json.loads(metadata["record"]))
+        except (SafetensorError, KeyError, TypeError) as error:
+            raise ValueError(f"not a checkpoint: {error}") from None
+
+
+class Checkpoints:
+    """The checkpoints of a run, in a folder of their own, numbered by the steps made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, number: int, checkpoint: Checkpoint) -> None:
+        """Write one, and remove all but the newest two."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / f"{number:08d}.safetensors", checkpoint.pack())
+        for path in self._paths()[KEPT:]:
+            path.unlink(missing_ok=True)
+
+    def latest(self, tell: Callable[[str], None]) -> Checkpoint | None:
+        """The newest that is undamaged, or None where there never was one; damaged ones are told of."""
+        paths = self._paths()
+        for path in paths:
+            try:
+                return Checkpoint.unpack(path.read_bytes())
+            except ValueError as error:
+                tell(f"{path} is damaged ({error}): going back to the checkpoint before it")
+        if paths:
+            raise InputError(f"all checkpoints in {self.folder} are damaged: remove that folder to begin again")
+        return None
+
+    def _paths(self) -> list[Path]:
+        """Newest first."""
+        if not self.folder.is_dir():
+            return []
+        found = [path for path in self.folder.iterdir() if NAME.fullmatch(path.name)]
+        return sorted(found, key=lambda path: int(path.stem), reverse=True)
+
+
+def _checksum(tensors: Mapping[str, Tensor], record: str) -> str:
+    """sha256 of the record, and of every tensor's name, type, shape and bytes."""
+    total = hashlib.sha256(record.encode())
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        if tensor.numel():
+            total.update(tensor.reshape(-1).view(uint8).numpy().data)
+    return total.hexdigest()

@@ -1,0 +1,88 @@
+"""One process, or several that `torchrun` has started: who am I, and what do the others have?"""
+
+import os
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from gpin.shards import Share, shared
+
+__all__ = ["Processes"]
+
+T = TypeVar("T")
+
+
+class Processes:
+    """The processes that train one model together; by default this one alone.
+
+    Attributes:
+        share: This process's part of every batch.
+        device: Where it computes.
+    """
+
+    def __init__(self, device: str | torch.device | None = None) -> None:
+        self.share = Share()
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            from accelerate import PartialState
+
+            state = PartialState(cpu=device is not None and torch.device(device).type == "cpu")
+            self.share = Share(state.process_index, state.num_processes)
+            self.device = state.device
+        else:
+            self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is but one."""
+        return self.share.world == 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that writes files and speaks to the user."""
+        return self.share.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum of everyone's tensor."""
+        if self.alone:
+            return tensor
+        from accelerate.utils import reduce
+
+        return reduce(tensor.clone(), "sum")
+
+    def sum_gradients(self, gradients: list[Tensor]) -> None:
+        """Replace gradients by their sums over the processes, all in one message."""
+        flat = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))
+        for gradient, total in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(total.view_as(gradient))
+
+    def of_first(self, value: T) -> T:
+        """What the first process has, everywhere."""
+        if self.alone:
+            return value
+        from accelerate.utils import broadcast_object_list
+
+        box: list[Any] = [value]
+        broadcast_object_list(box)
+        return box[0]
+
+    def gather(self, value: T) -> list[T]:
+        """What every process has, in the order of their ranks."""
+        if self.alone:
+            return [value]
+        from accelerate.utils import gather_object
+
+        return gather_object([value])
+
+    def synchronise(self, tensors: list[Tensor]) -> None:
+        """Give every process the first one's tensors, so that rounding on unequal machines cannot divide them."""
+        if not self.alone:
+            from accelerate.utils import broadcast
+
+            for tensor in tensors:
+                tensor.copy_(broadcast(tensor.detach().clone()))
+
+    def part(self, size: int) -> Any:
+        """Inside this context a share of a batch of this size is computed as one process would the whole."""
+        return partial(shared, self.share, size, self.sum)()

@@ -1,0 +1,54 @@
+"""How to train: everything about it that changes the result."""
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import ConfigDict, Field, field_validator
+
+from gpin.config import Config
+
+__all__ = ["TrainingConfig"]
+
+
+class TrainingConfig(Config):
+    """Options of training.
+
+    Arguments:
+        epochs: Passes through the training data.
+        batch_size: Instances a step, over all processes.
+        learning_rate: Adam's, at the start.
+        schedule: "constant", as in the paper, or "cosine": down to zero along half a wave.
+        clip_norm: Scale gradients down to this norm where they exceed it; none leaves them alone.
+        ema: Decay of an exponential moving average of the weights, such as 0.999, which then takes their place in
+            validation and in the end; 0 takes the weights themselves.
+        patience: Stop after so many epochs without a better validation ELBO; none trains to the end. A method
+            that trains in stages is stopped in its last only.
+        seed: Of the order of the data, the held-out part and all noise.
+    """
+
+    model_config = ConfigDict(strict=True)  # "2" is not 2, and True is not 1
+
+    epochs: int = Field(default=50, ge=1)
+    batch_size: int = Field(default=128, ge=1)
+    learning_rate: float = Field(default=5e-4, gt=0)
+    schedule: Literal["constant", "cosine"] = "constant"
+    clip_norm: float | None = Field(default=None, gt=0)
+    ema: float = Field(default=0.0, ge=0, lt=1)
+    patience: int | None = Field(default=None, ge=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        """numpy's numbers as Python's."""
+        return value.item() if isinstance(value, np.generic) else value
+
+    def rate(self, done: float) -> float:
+        """Factor of the learning rate after this share of all steps.
+
+        Example:
+            >>> TrainingConfig(schedule="cosine").rate(0.5)
+            0.5
+        """
+        return 1.0 if self.schedule == "constant" else round((1 + math.cos(math.pi * done)) / 2, 12)

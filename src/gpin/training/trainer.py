@@ -1,0 +1,307 @@
+"""Training under way: steps, epochs and stages, and how all of it is caught in a checkpoint and set free again."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from gpin.data import Batches
+from gpin.errors import InputError, TrainingError
+from gpin.seeding import seeded
+from gpin.training.checkpoints import Checkpoint
+from gpin.training.history import Epoch, History
+from gpin.training.processes import Processes
+from gpin.training.settings import TrainingConfig
+from gpin.vae import VAE
+
+__all__ = ["Trainer", "stage_beginnings", "validation_elbo"]
+
+ADVICE = "the weights are back at the best epoch so far; a smaller learning_rate may help"
+
+
+class Trainer:
+    """A model, its optimiser, and where in the epochs and in the data they stand.
+
+    Arguments:
+        vae: Prepared, see :meth:`VAE.prepare`.
+        training: Batches in an order drawn from a generator.
+        validation: Batches in their own order.
+        config: How to train.
+        processes: Who trains.
+
+    Everything that the rest of training depends on is in :meth:`capture`.
+    """
+
+    def __init__(
+        self, vae: VAE, training: Batches, validation: Batches, config: TrainingConfig, processes: Processes
+    ) -> None:
+        self.vae, self.training, self.validation = vae, training, validation
+        self.config, self.processes = config, processes
+        groups = vae.parameter_groups(config.learning_rate)
+        self.rates = [group["lr"] for group in groups]
+        self.optimiser = torch.optim.Adam(groups)
+        stages = vae.inference.stages()
+        self.stages = [stage.name for stage in stages]
+        self.beginnings = stage_beginnings([stage.share for stage in stages], config.epochs)
+        self.average = {name: p.detach().clone() for name, p in vae.named_parameters()} if config.ema else {}
+        self.history, self.best, self.top = History(), self._snapshot(), -math.inf
+        self.epoch, self.step, self.updates = 1, 0, 0
+        self.order = self._order_state()
+        self.total, self.count, self.seconds = 0.0, 0, 0.0
+        self.finished = False
+
+    # Going on -------------------------------------------------------------------------------------
+
+    def run(
+        self, after_step: Callable[[bool], None], after_epoch: Callable[[], None], asked: Callable[[], bool]
+    ) -> None:
+        """Train to the end.
+
+        Arguments:
+            after_step: Called after each step, with whether someone has asked to stop.
+            after_epoch: Called after each epoch.
+            asked: Asks whether this process shall stop.
+        """
+        while not self.finished:
+            started = time.perf_counter() - self.seconds
+            if self.step == 0:
+                self._begin_epoch()
+            elif self.training.generator is not None:
+                self.training.generator.set_state(self.order)  # draw the order of this epoch again
+            self.vae.train()
+            for x, rows, size in self.training.shares(self.processes.share, self.step):
+                stop = self._step(x, rows, size, asked())
+                self.seconds = time.perf_counter() - started
+                after_step(stop)
+            self._end_epoch(started)
+            after_epoch()
+
+    def _begin_epoch(self) -> None:
+        self.total, self.count = 0.0, 0
+        if self.epoch in self.beginnings:  # what was best in an earlier stage is not the model asked for
+            self.vae.inference.begin_stage(self.beginnings.index(self.epoch))
+            self.top = -math.inf
+
+    def _step(self, x: Tensor, rows: Tensor | None, size: int, stop: bool) -> bool:
+        """One step of Adam on a share of a batch of this size; returns whether any process shall stop."""
+        vae, processes = self.vae, self.processes
+        x = vae.check(x)
+        self.optimiser.zero_grad(set_to_none=True)
+        with processes.part(size):
+            loss, bound = vae.inference.objective(x, vae)
+        loss.backward()
+        parameters = [p for p in vae.parameters() if p.grad is not None]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if not processes.alone:
+            start, end = processes.share.bounds(size)
+            weight = (end - start) / size
+            torch._foreach_mul_(gradients, weight)
+            processes.sum_gradients(gradients)
+            own = torch.stack([weight * loss.detach(), weight * bound, loss.new_tensor(stop)])
+            loss, bound, stops = processes.sum(own)
+            stop = bool(stops > 0)
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not torch.isfinite(loss + norm):
+            sentences = processes.gather(_what_is_not_finite(vae, x, rows, loss))
+            worst = max(sentences, key=lambda sentence: "rows" in sentence)
+            raise TrainingError(f"epoch {self.epoch}, batch {self.step + 1}: {worst} ({ADVICE})")
+        if self.config.clip_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.config.clip_norm, norm)
+        self._set_rate(self.updates)
+        self.optimiser.step()
+        if self.average:
+            current = [p.detach() for p in vae.parameters()]
+            torch._foreach_lerp_(list(self.average.values()), current, 1 - self.config.ema)
+        self.total += bound.item() * size
+        self.count += size
+        self.step += 1
+        self.updates += 1
+        return stop
+
+    def _set_rate(self, updates: int) -> float:
+        """Set the learning rate of the step after so many; returns it."""
+        factor = self.config.rate(updates / (self.config.epochs * len(self.training)))
+        for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
+            group["lr"] = factor * rate
+        return factor * self.config.learning_rate
+
+    def _end_epoch(self, started: float) -> None:
+        with self._averaged():
+            validation = validation_elbo(self.vae, self.validation, self.config.seed, self.processes)
+            if not math.isfinite(validation):
+                raise TrainingError(f"epoch {self.epoch}: the validation bound is {validation} ({ADVICE})")
+            if validation >= self.top:
+                self.best, self.top, self.history.best = self._snapshot(), validation, self.epoch
+        stage = sum(beginning <= self.epoch for beginning in self.beginnings)
+        result = Epoch(
+            train=self.total / self.count,
+            validation=validation,
+            seconds=time.perf_counter() - started,
+            learning_rate=self._set_rate(self.updates - 1),
+            stage=self.stages[stage - 1],
+        )
+        self.history.epochs.append(result)
+        patience, last = self.config.patience, stage == len(self.stages)
+        impatient = patience is not None and last and self.epoch - self.history.best >= patience
+        self.finished = self.epoch >= self.config.epochs or impatient
+        self.epoch, self.step, self.seconds = self.epoch + 1, 0, 0.0
+        self.order = self._order_state()
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Inside, the model has the moving average of its weights, where there is one."""
+        current = {name: p.detach().clone() for name, p in self.vae.named_parameters()} if self.average else {}
+        self._put(self.average)
+        try:
+            yield
+        finally:
+            self._put(current)
+
+    @torch.no_grad()
+    def _put(self, values: dict[str, Tensor]) -> None:
+        for name, parameter in self.vae.named_parameters():
+            if name in values:
+                parameter.copy_(values[name])
+
+    def _snapshot(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self.vae.state_dict().items()}
+
+    def take_best(self) -> None:
+        """Leave the model with its best weights, in evaluation mode."""
+        self.vae.load_state_dict(self.best)
+        self.vae.eval()
+
+    # Stopping and going on again ------------------------------------------------------------------
+
+    def capture(self) -> Checkpoint:
+        """All that the rest of training depends on; once finished, the best weights and the history only."""
+        record = {"history": self.history.record(), "finished": self.finished}
+        best = _below("best", self.best)
+        if self.finished:
+            return Checkpoint(best, record)
+        states = self.optimiser.state_dict()["state"].items()
+        optimiser = {f"{number}/{key}": value for number, state in states for key, value in state.items()}
+        tensors = {
+            **best,
+            **_below("model", self.vae.state_dict()),
+            **_below("average", self.average),
+            **_below("optimiser", optimiser),
+            **_below("random", self._random_states()),
+            "order": self.order,
+        }
+        position = {name: getattr(self, name) for name in ("epoch", "step", "updates", "total", "count", "seconds")}
+        return Checkpoint(
+            tensors,
+            {
+                **record,
+                **position,
+                "top": None if self.top == -math.inf else self.top,
+                "beginnings": self.beginnings,
+                "stages": self.stages,
+            },
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Stand where the checkpoint was taken."""
+        record = checkpoint.record
+        self.history, self.finished = History.from_record(record["history"]), record["finished"]
+        self.best = {name: value.to(self.processes.device) for name, value in checkpoint.part("best").items()}
+        if self.finished:
+            return
+        self.vae.load_state_dict(checkpoint.part("model"))
+        self.average = {name: torch.empty_like(p).copy_(value) for (name, p), value in self._paired(checkpoint)}
+        self._restore_optimiser(checkpoint.part("optimiser"))
+        for name in ("epoch", "step", "updates", "total", "count", "seconds", "beginnings", "stages"):
+            setattr(self, name, record[name])
+        self.top = -math.inf if record["top"] is None else record["top"]
+        self.order = checkpoint.tensors["order"]
+        if self.training.generator is not None:
+            self.training.generator.set_state(self.order)
+        self._set_random_states(checkpoint.part("random"))
+
+    def _paired(self, checkpoint: Checkpoint) -> list[tuple[tuple[str, Tensor], Tensor]]:
+        average = checkpoint.part("average")
+        return [((name, p.detach()), average[name]) for name, p in self.vae.named_parameters() if name in average]
+
+    def _restore_optimiser(self, values: dict[str, Tensor]) -> None:
+        parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in values.items():
+            number, _, key = name.partition("/")
+            parameter = parameters[int(number)].detach()
+            # The layout in memory decides the order of sums, and with it the last bits.
+            alike = value.dim() > 0 and value.shape == parameter.shape
+            state.setdefault(int(number), {})[key] = torch.empty_like(parameter).copy_(value) if alike else value
+        self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
+
+    def _order_state(self) -> Tensor:
+        generator = self.training.generator
+        return torch.empty(0, dtype=torch.uint8) if generator is None else generator.get_state()
+
+    def _random_states(self) -> dict[str, Tensor]:
+        states = {"cpu": torch.get_rng_state()}
+        if self.processes.device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self.processes.device)
+        return states
+
+    def _set_random_states(self, states: dict[str, Tensor]) -> None:
+        torch.set_rng_state(states["cpu"])
+        if self.processes.device.type == "cuda" and "cuda" in states:
+            torch.cuda.set_rng_state(states["cuda"], self.processes.device)
+
+
+def stage_beginnings(shares: list[float], epochs: int) -> list[int]:
+    """The first epoch of each stage, from 1, dividing the epochs by the stages' shares; each gets one at least.
+
+    Example:
+        >>> stage_beginnings([2.0, 1.0, 1.0], 8)
+        [1, 5, 7]
+    """
+    if epochs < len(shares):
+        raise InputError(f"this method trains in {len(shares)} stages and needs at least as many epochs, got {epochs}")
+    beginnings: list[int] = []
+    done = 0.0
+    for index, share in enumerate(shares):
+        earliest = beginnings[-1] + 1 if beginnings else 1
+        latest = epochs - (len(shares) - 1 - index)
+        beginnings.append(min(max(earliest, 1 + round(epochs * done / sum(shares))), latest))
+        done += share
+    return beginnings
+
+
+@torch.no_grad()
+def validation_elbo(vae: VAE, batches: Batches, seed: int, processes: Processes) -> float:
+    """The mean ELBO over instances, with the same noise every time it is called."""
+    vae.eval()
+    total = torch.zeros((), dtype=torch.float64, device=processes.device)
+    count = 0
+    with seeded(seed):
+        for x, _, size in batches.shares(processes.share):
+            with processes.part(size):
+                value = vae.elbo(x).value.double().sum()
+            start, end = processes.share.bounds(size)
+            total += value if end > start else 0
+            count += size
+    return processes.sum(total).item() / count
+
+
+def _what_is_not_finite(vae: VAE, x: Tensor, rows: Tensor | None, loss: Tensor) -> str:
+    """A sentence with the parameter and the rows of the data at fault."""
+    gradients = ((name, p.grad) for name, p in vae.named_parameters() if p.grad is not None)
+    culprits = [name for name, p in vae.named_parameters() if not torch.isfinite(p).all()]
+    culprits = culprits or [name for name, grad in gradients if not torch.isfinite(grad).all()]
+    with torch.no_grad():
+        values = vae.inference.elbo(x, vae).value
+    bad = (~torch.isfinite(values)).nonzero().flatten()
+    what = f"the loss is {loss.item():g}" if not torch.isfinite(loss) else "a gradient is not finite"
+    parameter = f"; first parameter at fault: {culprits[0]}" if culprits else ""
+    numbers = (bad if rows is None else rows[bad.cpu()])[:5].tolist()
+    data = f"; rows of the {'batch' if rows is None else 'data'} at fault: {numbers}" if numbers else ""
+    return f"{what}{parameter}{data}"
+
+
+def _below(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{name}/{key}": tensor for key, tensor in tensors.items()}

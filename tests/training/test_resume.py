@@ -1,0 +1,312 @@
+"""Stopped anywhere, training goes on to the same bits."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from pyarrow import parquet
+
+import gpin
+import gpin.training.checkpoints as checkpoints
+from gpin.inference import METHODS
+from gpin.training.trainer import Trainer
+
+IMAGES = torch.rand(60, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+SETTINGS = {"epochs": 4, "batch_size": 16, "seed": 5, "learning_rate": 2e-3}
+VARIANTS = {
+    "gp, cosine, clipped, averaged": (
+        "gp",
+        {},
+        {"schedule": "cosine", "clip_norm": 5.0, "ema": 0.9},
+    ),
+    "gp of the paper": ("gp", {"preset": "paper"}, {}),
+    "analytic variance": ("vae", {"likelihood": {"variance": "analytic"}}, {"patience": 1, "learning_rate": 0.05}),
+    **{name: (name, {"components": 3} if name == "rme" else {}, {}) for name in METHODS},
+}
+
+
+class Stopped(BaseException):
+    """As sudden as a kill: nothing may be done on the way out that a killed process could not do."""
+
+
+def model(method, options):
+    return gpin.build((1, 8, 8), method, 2, architecture={"channels": (4, 4), "width": 8}, seed=0, **options)
+
+
+def bits(vae):
+    return {name: tensor.clone() for name, tensor in vae.state_dict().items()}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def train(folder, method="gp", options=None, settings=None, **more):
+    vae = model(method, options or {})
+    history = gpin.fit(
+        vae, IMAGES, folder=folder, progress=False, **{"checkpoint_seconds": 0, **SETTINGS, **(settings or {}), **more}
+    )
+    return bits(vae), history
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_stopped_after_any_step_it_ends_in_the_same_bits(variant, tmp_path, monkeypatch):
+    method, options, settings = VARIANTS[variant]
+    whole, history = train(None, method, options, settings)
+    step, run = Trainer._step, {"steps": 0}
+
+    def step_or_stop(self, *arguments):
+        run["steps"] += 1
+        if run["steps"] % 3 == 0:
+            raise Stopped
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_step", step_or_stop)
+    stops = 0
+    while True:
+        try:
+            resumed, again = train(tmp_path, method, options, settings)
+            break
+        except Stopped:
+            stops += 1
+    assert stops >= 2
+    assert same(whole, resumed)
+    assert (again.validation, again.train, again.best) == (history.validation, history.train, history.best)
+
+
+def test_checkpoints_that_are_rare_change_nothing_but_how_much_is_repeated(tmp_path, monkeypatch):
+    whole, _ = train(None)
+    resumed, _ = train(tmp_path, checkpoint_seconds=1e9)
+    assert same(whole, resumed)
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+
+
+def test_a_finished_run_is_only_read(tmp_path, monkeypatch):
+    whole, history = train(tmp_path)
+
+    def never(*_):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(Trainer, "_step", never)
+    again, same_history = train(tmp_path)
+    assert same(whole, again)
+    assert same_history == history
+
+
+def test_another_run_is_not_mixed_up_with_this_one(tmp_path):
+    train(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for change in ({"epochs": 5}, {"seed": 6}, {"learning_rate": 1e-3}):
+        with pytest.raises(gpin.InputError, match="holds another run"):
+            train(tmp_path, settings=change)
+    with pytest.raises(gpin.InputError, match="holds another run"):
+        train(tmp_path, method="vae")
+    with pytest.raises(gpin.InputError, match="holds another run"):
+        gpin.fit(model("gp", {}), IMAGES.flip(0), folder=tmp_path, progress=False, **SETTINGS)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_early_stopping_ends_after_so_many_epochs_without_a_better_bound():
+    vae = model("vae", {})
+    history = gpin.fit(vae, IMAGES, epochs=60, patience=3, learning_rate=0.03, batch_size=16, progress=False)
+    assert len(history.epochs) < 60
+    assert len(history.epochs) - history.best == 3
+
+
+def test_a_cosine_falls_to_nothing_and_a_constant_stays():
+    rates = {}
+    for schedule in ("cosine", "constant"):
+        history = gpin.fit(model("vae", {}), IMAGES, schedule=schedule, progress=False, **SETTINGS)
+        rates[schedule] = [epoch.learning_rate for epoch in history.epochs]
+    assert rates["constant"] == [2e-3] * 4
+    assert all(after < before for before, after in pairwise(rates["cosine"]))
+    assert 0 < rates["cosine"][-1] < 2e-4
+
+
+def test_clipping_bounds_what_a_step_sees(monkeypatch):
+    norms = []
+    step = torch.optim.Adam.step
+
+    def look(self, *arguments):
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norms.append(torch.nn.utils.get_total_norm(gradients).item())
+        return step(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", look)
+    gpin.fit(model("vae", {}), IMAGES, progress=False, **SETTINGS)
+    free, norms[:] = max(norms), []
+    assert free > 1.5
+    gpin.fit(model("vae", {}), IMAGES, progress=False, clip_norm=1.5, **SETTINGS)
+    assert max(norms) == pytest.approx(1.5, rel=1e-4)
+
+
+def test_the_average_of_the_weights_is_what_is_kept():
+    """With decay a, θ̄_t = a θ̄_{t−1} + (1 − a) θ_t from θ̄_0 = θ_0: one step from weights that then stand still."""
+    start = model("vae", {})
+    plain, averaged = model("vae", {}), model("vae", {})
+    one = {**SETTINGS, "epochs": 1, "batch_size": 60}
+    gpin.fit(plain, IMAGES, IMAGES, progress=False, **one)
+    gpin.fit(averaged, IMAGES, IMAGES, progress=False, ema=0.75, **one)
+    first, last = dict(start.named_parameters()), dict(plain.named_parameters())
+    for name, parameter in averaged.named_parameters():
+        if name != "likelihood.log_variance":  # which starts from the data
+            torch.testing.assert_close(parameter, 0.75 * first[name] + 0.25 * last[name], rtol=1e-5, atol=1e-7)
+
+
+# Files -------------------------------------------------------------------------------------------------
+
+
+def test_metrics_are_lines_and_at_the_end_a_table(tmp_path):
+    _, history = train(tmp_path, tensorboard=True)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == history.rows()
+    assert [line["epoch"] for line in lines] == [1, 2, 3, 4]
+    assert parquet.read_table(tmp_path / "metrics.parquet").to_pylist() == lines
+    assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_tensorboard_has_every_epoch_once_though_it_was_interrupted(tmp_path, monkeypatch):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    step, count = Trainer._step, [0]
+
+    def step_or_stop(self, *arguments):
+        count[0] += 1
+        if count[0] == 7:
+            raise Stopped
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_step", step_or_stop)
+    with pytest.raises(Stopped):
+        train(tmp_path, tensorboard=True)
+    _, history = train(tmp_path, tensorboard=True)
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    scalars = events.Scalars("elbo/validation")
+    assert [scalar.step for scalar in scalars] == [1, 2, 3, 4]
+    assert [scalar.value for scalar in scalars] == pytest.approx(history.validation)
+
+
+def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_used(tmp_path, capsys):
+    whole, _ = train(tmp_path)
+    newest = max((tmp_path / "checkpoints").iterdir())
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    again, _ = train(tmp_path)
+    assert same(whole, again)
+    said = capsys.readouterr().err
+    assert f"{newest} is damaged" in said
+    assert said.count("\n") == 1
+    for path in (tmp_path / "checkpoints").iterdir():
+        path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(gpin.InputError, match=r"all checkpoints in .* are damaged: remove that folder to begin again"):
+        train(tmp_path)
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 9])
+def test_a_full_disk_is_a_clear_error_and_the_last_good_state_is_kept(number, tmp_path, monkeypatch):
+    whole, _ = train(None)
+    write, written = checkpoints.write_whole, [0]
+
+    def full(path, content):
+        written[0] += 1
+        if written[0] == number:
+            path.with_name(path.name + ".part").write_bytes(content[:100])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(path, content)
+
+    monkeypatch.setattr(checkpoints, "write_whole", full)
+    with pytest.raises(gpin.TrainingError, match="No space left on device; the last good checkpoint is kept") as caught:
+        train(tmp_path)
+    assert "\n" not in str(caught.value)
+    resumed, _ = train(tmp_path)
+    assert same(whole, resumed)
+
+
+def test_a_data_loader_cannot_be_resumed_and_says_so(tmp_path):
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(IMAGES), batch_size=16)
+    with pytest.raises(gpin.InputError, match="DataLoader cannot be resumed"):
+        gpin.fit(model("gp", {}), loader, IMAGES, folder=tmp_path, progress=False)
+    with pytest.raises(gpin.InputError, match="needs a folder"):
+        gpin.fit(model("gp", {}), IMAGES, tensorboard=True, progress=False)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(gpin.InputError, match="it is a file, and a folder is needed"):
+        train(tmp_path / "file")
+
+
+def test_non_finite_losses_leave_a_run_that_can_be_looked_at(tmp_path, monkeypatch):
+    with pytest.raises(gpin.TrainingError, match=r"epoch .*, batch .*: .*not finite|loss is"):
+        train(tmp_path, method="vae", settings={"learning_rate": 1e12})
+    record = checkpoints.Checkpoints(tmp_path / "checkpoints").latest(pytest.fail).record
+    assert not record["finished"]
+
+
+# Signals -----------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import os, random, signal, sys, time
+import torch, gpin
+sys.path.insert(0, {tests!r})
+from training.test_resume import IMAGES, SETTINGS, model
+
+def work():
+    vae = model("gp", {{}})
+    options = {{**SETTINGS, "epochs": {epochs}, "ema": 0.9, "schedule": "cosine"}}
+    gpin.fit(vae, IMAGES, folder={folder!r}, checkpoint_seconds={every}, progress=False, **options)
+    vae.save({folder!r} + "/result")
+
+torch.set_num_threads(1)
+moments = random.Random({seed})
+for _ in range({kills}):
+    child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    time.sleep(moments.uniform(0, 0.4))
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    print("killed" if os.WIFSIGNALED(status) else "too late", flush=True)
+work()
+"""
+
+
+def start(folder, epochs, every=0.0, kills=0, seed=0):
+    """A process that trains, after so many others that were killed at random moments."""
+    tests = str(Path(__file__).parents[1])
+    code = SCRIPT.format(tests=tests, folder=str(folder), epochs=epochs, every=every, kills=kills, seed=seed)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process, folder):
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return bits(gpin.load(folder / "result")), out
+
+
+@pytest.mark.parametrize("every", [0.0, 0.1])
+def test_killed_at_twenty_random_moments_it_ends_in_the_same_bits(every, tmp_path):
+    epochs = 60
+    whole, _ = finish(start(tmp_path / "whole", epochs, every=1e9), tmp_path / "whole")
+    killed, out = finish(start(tmp_path / "killed", epochs, every, kills=20), tmp_path / "killed")
+    assert out.split("\n")[:20] == ["killed"] * 20
+    assert same(whole, killed)
+
+
+def test_control_c_stops_between_two_steps_and_loses_nothing(tmp_path):
+    process = start(tmp_path / "run", epochs=2000, every=1e9)
+    lines = tmp_path / "run" / "metrics.jsonl"
+    while process.poll() is None and not (lines.exists() and lines.read_text().count("\n") >= 3):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    kept = checkpoints.Checkpoints(tmp_path / "run" / "checkpoints").latest(pytest.fail).record
+    assert len(kept["history"]["epochs"]) >= 3
