@@ -30,6 +30,7 @@ FLOORS = [
     "estimator",
     "export",
     "report",
+    "runs",
     "demo",
     "cli",
     "__main__",

@@ -30,7 +30,7 @@ from gpin.likelihoods import Likelihood, LikelihoodConfig, as_likelihood_config,
 from gpin.networks import Architecture, Decoder, Trunk, as_architecture, check_shape
 from gpin.seeding import seeded
 
-__all__ = ["VAE", "VAEConfig", "build", "load"]
+__all__ = ["VAE", "VAEConfig", "build", "from_config", "load"]
 
 ArrayLike = Tensor | np.ndarray
 
@@ -262,13 +262,20 @@ class VAE(nn.Module):
 
     # Files ----------------------------------------------------------------------------------------
 
+    def _packed(self) -> bytes:
+        return save_tensors({name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()})
+
+    def checksum(self) -> str:
+        """sha256 of the weights, as in the `config.json` of a saved model."""
+        return hashlib.sha256(self._packed()).hexdigest()
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write `config.json` and `model.safetensors`; nothing in them executes."""
         folder = as_path(folder)
         if folder.exists() and not folder.is_dir():
             raise InputError(f"cannot save to {folder}: it is a file, and a folder is needed")
         folder.mkdir(parents=True, exist_ok=True)
-        weights = save_tensors({name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()})
+        weights = self._packed()
         config = None if self.config is None else self.config.model_dump(mode="json")
         record = {
             "config": config,
@@ -320,11 +327,12 @@ def build(
         architecture=as_architecture(architecture, shape),
     )
     with nullcontext() if seed is None else seeded(whole_number(seed, "seed", least=0)):
-        vae = _from_config(config)
+        vae = from_config(config)
     return vae if start is None else vae.start_from(start)
 
 
-def _from_config(config: VAEConfig) -> VAE:
+def from_config(config: VAEConfig) -> VAE:
+    """The model that a config describes, with fresh weights."""
     method = method_named(config.method)
     options = method.Options.parse(config.options, f"method {config.method!r}")
     inference = method(lambda: Trunk(config.shape, config.architecture), config.latent_dim, options)
@@ -345,7 +353,7 @@ def load(folder: str | os.PathLike[str], into: VAE | None = None) -> VAE:
         raise InputError(f"into must be a gpin.VAE, got {type(into).__name__}")
     if into is None and record["config"] is None:
         raise InputError(f"{folder} holds a VAE made of custom modules: build it yourself and pass it as into=")
-    vae = into or _from_config(VAEConfig.parse(record["config"], f"{folder / 'config.json'}"))
+    vae = into or from_config(VAEConfig.parse(record["config"], f"{folder / 'config.json'}"))
     vae.to(dtype=getattr(torch, record["dtype"]))
     try:
         vae.load_state_dict(load_tensors(weights))

@@ -1,13 +1,11 @@
 """What is written to report.html: the story of a result, and below each figure how to read it."""
 
-import platform
-from importlib.metadata import version
-
 from gpin.demo import figures
 from gpin.demo.comparison import LEAD, Result, Row
 from gpin.report import Page, Table, Tile, plots
+from gpin.runs.folder import versions
 
-__all__ = ["compose", "versions"]
+__all__ = ["compose"]
 
 
 def compose(result: Result) -> Page:
@@ -122,9 +120,3 @@ def _settings_rows(result: Result) -> list[list[str]]:
         ["Seed", str(settings.seed)],
         ["Versions", ", ".join(f"{name} {number}" for name, number in versions().items())],
     ]
-
-
-def versions() -> dict[str, str]:
-    """What a result depends on."""
-    names = ("gpin", "torch", "numpy", "scipy", "scikit-learn", "matplotlib")
-    return {"Python": platform.python_version(), **{name: version(name) for name in names}}

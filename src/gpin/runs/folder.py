@@ -1,0 +1,173 @@
+"""A run's folder.
+
+| file | holds |
+|---|---|
+| `run.json` | the settings, the model, the scaling, where the data is and its fingerprint |
+| `model/` | the best weights, as `gpin.load` reads them, once training is finished |
+| `checkpoints/` | the newest two states of training, see `gpin.training.checkpoints` |
+| `metrics.jsonl`, `metrics.parquet` | a row an epoch |
+| `environment.json` | machine and versions |
+
+Nothing in it executes. What is damaged is recognised, and found again elsewhere in the folder where it can be.
+"""
+
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpin.data import DataSet, Scaling, open_source, prepare
+from gpin.errors import InputError
+from gpin.files import as_path, checksum, read_record, write_record
+from gpin.runs.settings import RunSettings
+from gpin.training import History
+from gpin.training.checkpoints import Checkpoint, Checkpoints
+from gpin.vae import VAE, VAEConfig, from_config, load
+
+__all__ = ["Run", "environment", "open_run", "versions"]
+
+FORMAT, VERSION = "gpin-run", 1
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as its `run.json` describes it.
+
+    Attributes:
+        folder: Where it is.
+        settings: What was asked for.
+        model: The model, with every option decided.
+        scaling: From the units of the data to those of the model.
+        columns: Names of the data's columns, where it has names.
+        location: The data's name or path.
+        fingerprint: Of the data.
+        start: Checksum of the weights it started from, if any.
+    """
+
+    folder: Path
+    settings: RunSettings
+    model: VAEConfig
+    scaling: Scaling
+    columns: tuple[str, ...] | None
+    location: str
+    fingerprint: str
+    start: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """The hash of all that decides the result: settings, model, data and start, wherever the data lies."""
+        record = self.record()
+        return checksum({key: record[key] for key in ("settings", "model", "fingerprint", "start")})
+
+    def record(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "settings": self.settings.model_dump(mode="json"),
+            "model": self.model.model_dump(mode="json"),
+            "scaling": self.scaling.model_dump(mode="json"),
+            "columns": None if self.columns is None else list(self.columns),
+            "location": self.location,
+            "fingerprint": self.fingerprint,
+            "start": self.start,
+        }
+
+    def write(self) -> None:
+        """Write `run.json`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_record(self.folder / "run.json", FORMAT, VERSION, self.record())
+
+    def data(self, location: str | os.PathLike[str] | None = None) -> DataSet:
+        """The data it was trained on, split as then; from another place where it has moved."""
+        try:
+            source = open_source(self.location if location is None else location, self.settings.data.source)
+        except InputError as error:
+            raise InputError(
+                f"the data of {self.folder} cannot be read: {error}; --data tells where it is now"
+            ) from None
+        if source.fingerprint() != self.fingerprint:
+            raise InputError(
+                f"{source.location} is not the data that {self.folder} was trained on, or has changed since: "
+                "its fingerprint differs"
+            )
+        return prepare(source, self.settings.data, self.scaling)
+
+    def checkpoint(self, tell: Tell) -> Checkpoint | None:
+        """The newest good state of its training."""
+        return Checkpoints(self.folder / "checkpoints").latest(tell)
+
+    def history(self, tell: Tell) -> tuple[History, bool]:
+        """What happened in training, and whether it is finished."""
+        checkpoint = self.checkpoint(tell)
+        if checkpoint is None:
+            return History(), False
+        return History.from_record(checkpoint.record["history"]), checkpoint.record["finished"]
+
+    def load(self, tell: Tell) -> VAE:
+        """The model with its best weights; of an unfinished run, the best so far."""
+        folder = self.folder / "model"
+        if folder.exists():
+            try:
+                vae = load(folder)
+                if vae.config == self.model:
+                    return vae
+                tell(f"{folder} is not this run's model: taking the weights from the checkpoints")
+            except InputError as error:
+                tell(f"{error}: taking the weights from the checkpoints")
+        checkpoint = self.checkpoint(tell)
+        if checkpoint is None or not checkpoint.record["history"]["epochs"]:
+            raise InputError(f"{self.folder} has no trained model yet: train it first, with the same command again")
+        if not checkpoint.record["finished"]:
+            tell(f"{self.folder} is not finished: these are the best weights so far")
+        vae = from_config(self.model)
+        vae.load_state_dict(checkpoint.part("best"))
+        return vae.eval()
+
+
+def open_run(folder: str | os.PathLike[str]) -> Run:
+    """A run's folder, opened."""
+    folder = as_path(folder, "the run")
+    path = folder / "run.json"
+    if not path.is_file():
+        what = "is not a run's folder: run.json is missing" if folder.exists() else "does not exist"
+        raise InputError(f"{folder} {what}; gpin train makes one and says where it is")
+    record = read_record(path, FORMAT, VERSION, "a gpin run")
+    return run_from(folder, record)
+
+
+def run_from(folder: Path, record: Mapping[str, Any]) -> Run:
+    """What `Run.record` gave."""
+    what = str(folder / "run.json")
+    return Run(
+        folder,
+        settings=RunSettings.parse(record["settings"], what),
+        model=VAEConfig.parse(record["model"], what),
+        scaling=Scaling.parse(record["scaling"], what),
+        columns=None if record["columns"] is None else tuple(record["columns"]),
+        location=record["location"],
+        fingerprint=record["fingerprint"],
+        start=record["start"],
+    )
+
+
+def versions() -> dict[str, str]:
+    """What a result depends on, by name."""
+    names = ("gpin", "torch", "numpy", "scipy", "scikit-learn", "matplotlib")
+    return {"Python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def environment() -> dict[str, Any]:
+    """What a result depends on beside its settings: versions and machine."""
+    return {
+        **versions(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    }

@@ -1,0 +1,121 @@
+"""What a user asks for: data, model and training, from options, `key=value` and JSON files."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from gpin.config import Config, suggest
+from gpin.data import DataConfig, SourceConfig
+from gpin.errors import InputError
+from gpin.inference import method_named
+from gpin.likelihoods import LikelihoodConfig
+from gpin.networks import Architecture
+from gpin.training import TrainingConfig
+
+__all__ = ["ModelSettings", "RunSettings", "assigned", "read_settings"]
+
+
+class ModelSettings(Config):
+    """Which model.
+
+    Arguments:
+        method: The inference model.
+        latent_dim: d.
+        options: The method's own.
+        likelihood: Options of p(x|z); none takes Bernoulli for binary data and Gaussian for all else.
+        architecture: What differs from the rule's choice for the shape of the data.
+    """
+
+    method: str = "gp"
+    latent_dim: int = Field(default=10, ge=1)
+    options: dict[str, Any] = Field(default_factory=dict)
+    likelihood: dict[str, Any] | None = None
+    architecture: dict[str, Any] = Field(default_factory=dict)
+
+
+class RunSettings(Config):
+    """All that a user chooses about a run; together with the data it decides every bit of the result."""
+
+    data: DataConfig = DataConfig()
+    model: ModelSettings = ModelSettings()
+    training: TrainingConfig = TrainingConfig()
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Settings from a JSON file: those of a `RunSettings`, all or some, or a run's own `run.json`."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "it is not JSON"
+        raise InputError(f"{path} cannot be read as settings: {reason}") from None
+    if isinstance(content, dict) and content.get("format") == "gpin-run":
+        content = content.get("settings")
+    parts = list(RunSettings.model_fields)
+    if not isinstance(content, dict) or not all(isinstance(part, dict) for part in content.values()):
+        raise InputError(f"{path} must hold settings as a JSON object with the parts {', '.join(parts)}")
+    for name in content:
+        if name not in parts:
+            raise InputError(f"{path} has no part {name!r}: {suggest(name, parts)}")
+    return content
+
+
+def assigned(settings: Mapping[str, Any], assignments: Iterable[str]) -> RunSettings:
+    """Settings after `key=value` assignments, whose keys find their place by themselves.
+
+    A key is an option of training, of the data or of the method; `likelihood`, `likelihood.variance`,
+    `architecture.width`; `split_seed`, the seed of the split. Values are JSON where they can be, else text.
+
+    Example:
+        >>> settings = assigned({}, ["covariance=full", "learning_rate=0.001", "likelihood.variance=analytic"])
+        >>> settings.model.options, settings.training.learning_rate, settings.model.likelihood
+        ({'covariance': 'full'}, 0.001, {'variance': 'analytic'})
+    """
+    content: dict[str, Any] = json.loads(json.dumps(settings))
+    pairs = dict(_pair(assignment) for assignment in assignments)
+    for key in ("method", "latent_dim"):
+        if key in pairs:
+            _put(content, ("model", key), pairs.pop(key))
+    method = method_named(content.get("model", {}).get("method", "gp"))
+    places = _places(list(method.Options.model_fields) + (["preset"] if method.Options.presets else []))
+    for key, value in pairs.items():
+        if key == "likelihood" and isinstance(value, str):
+            key = "likelihood.kind"
+        if key not in places:
+            raise InputError(f"there is no option {key!r} for method {method.name!r}: {suggest(key, list(places))}")
+        _put(content, places[key], value)
+    return RunSettings.parse(content, "the run")
+
+
+def _pair(assignment: str) -> tuple[str, Any]:
+    key, sign, text = assignment.partition("=")
+    if not sign or not key.strip():
+        raise InputError(f"expected key=value, such as epochs=10, got {assignment!r}")
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None if text.lower() == "none" else text
+    return key.strip(), value
+
+
+def _places(options: list[str]) -> dict[str, tuple[str, ...]]:
+    """Where each key belongs."""
+    return {
+        **{name: ("model", "options", name) for name in options},
+        **{f"likelihood.{name}": ("model", "likelihood", name) for name in LikelihoodConfig.model_fields},
+        **{f"architecture.{name}": ("model", "architecture", name) for name in Architecture.model_fields},
+        **{name: ("data", "source", name) for name in SourceConfig.model_fields},
+        **{name: ("data", name) for name in ("scaling", "limit")},
+        "split_seed": ("data", "seed"),
+        **{name: ("training", name) for name in TrainingConfig.model_fields},
+    }
+
+
+def _put(content: dict[str, Any], place: tuple[str, ...], value: Any) -> None:
+    for name in place[:-1]:
+        if content.get(name) is None:
+            content[name] = {}
+        content = content[name]
+    content[place[-1]] = value

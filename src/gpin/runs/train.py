@@ -1,0 +1,150 @@
+"""`train`: from data and settings to a finished run, begun, resumed or found done."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from gpin.data import open_source, prepare
+from gpin.errors import InputError
+from gpin.files import as_path, write_record
+from gpin.runs.folder import FORMAT, VERSION, Run, environment, open_run
+from gpin.runs.settings import RunSettings
+from gpin.training import Epoch, History, fit
+from gpin.training.processes import Processes
+from gpin.vae import VAE, build, load
+
+__all__ = ["train"]
+
+Tell = Callable[[str], None]
+
+
+def train(
+    data: str | os.PathLike[str],
+    settings: RunSettings | None = None,
+    *,
+    out: str | os.PathLike[str] = "runs",
+    start: str | os.PathLike[str] | None = None,
+    device: str | None = None,
+    checkpoint_seconds: float = 30.0,
+    tensorboard: bool = False,
+    progress: bool | None = None,
+    on_epoch: Callable[[int, Epoch], None] | None = None,
+    tell: Tell = print,
+) -> tuple[Run, VAE, History]:
+    """Train on data in a folder of its own below `out`; the same call again resumes, or returns what is finished.
+
+    Arguments:
+        data: A data set's name or a path, see `gpin.data.open_source`.
+        settings: What to train, and how.
+        out: Folder of runs.
+        start: A run or a saved model to start from, for methods that can.
+        device: Such as "cpu" or "cuda"; by default a GPU where there is one.
+        checkpoint_seconds: How often to write a checkpoint.
+        tensorboard: Write events for TensorBoard.
+        progress: Show a progress bar; by default where there is a terminal.
+        on_epoch: Called after each epoch.
+        tell: Called with each sentence that the user should read.
+    """
+    settings, out = settings or RunSettings(), as_path(out, "the folder of runs")
+    processes = Processes(device)
+    source = open_source(data, settings.data.source)
+    parts = prepare(source, settings.data)
+    first = None if start is None else _started_from(as_path(start, "the start"), tell)
+    model = settings.model
+    likelihood = model.likelihood
+    if likelihood is None:
+        likelihood = {"kind": "bernoulli" if parts.scaling.kind == "binary" else "gaussian"}
+    vae = build(
+        parts.shape,
+        model.method,
+        model.latent_dim,
+        likelihood=likelihood,
+        architecture=model.architecture,
+        start=first,
+        seed=settings.training.seed,
+        **model.options,
+    )
+    assert vae.config is not None  # it was built from one
+    run = Run(
+        out,
+        settings,
+        vae.config,
+        parts.scaling,
+        source.columns,
+        source.location,
+        source.fingerprint(),
+        None if first is None else first.checksum(),
+    )
+    run = replace(run, folder=out / f"{source.name}-{model.method}-{run.identity[:8]}")
+    speak = tell if processes.first else _silent
+    with _alone(run.folder) if processes.first else contextlib.nullcontext():
+        if processes.first:
+            _write_about(run, speak)
+        vae.to(processes.device)
+        history = fit(
+            vae,
+            parts.train,
+            parts.validation,
+            folder=run.folder,
+            checkpoint_seconds=checkpoint_seconds,
+            tensorboard=tensorboard,
+            progress=progress,
+            on_epoch=on_epoch,
+            tell=speak,
+            **settings.training.model_dump(),
+        )
+        if processes.first:
+            _save_model(run, vae)
+    return run, vae, history
+
+
+def _started_from(folder: Path, tell: Tell) -> VAE:
+    return open_run(folder).load(tell) if (folder / "run.json").is_file() else load(folder)
+
+
+def _write_about(run: Run, tell: Tell) -> None:
+    """`run.json` and `environment.json`, unless they are there."""
+    path = run.folder / "run.json"
+    if path.is_file():
+        try:
+            known = open_run(run.folder)
+        except InputError as error:
+            tell(f"{error}: it is written anew")
+        else:
+            if known.identity != run.identity:
+                raise InputError(f"{run.folder} holds another run: move it away, or choose another folder with --out")
+            if known.location == run.location:
+                return
+    run.write()
+    write_record(run.folder / "environment.json", FORMAT, VERSION, environment())
+
+
+def _save_model(run: Run, vae: VAE) -> None:
+    """Write the best weights, unless they are there and whole."""
+    try:
+        load(run.folder / "model")
+    except InputError:
+        vae.save(run.folder / "model")
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Inside, no other process on this machine trains the same run."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # not on Windows
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{folder} is being trained by another process: wait for it, or stop it first") from None
+        yield
+
+
+def _silent(sentence: str) -> None:
+    pass
