@@ -255,9 +255,9 @@ class NormalMixture(Distribution):
 
     def component_rsample(self, samples: int) -> Tensor:
         """Reparametrised draws of every component, `(samples, M, batch, d)`, for stratified expectations."""
-        shape = (samples, *self.means.shape)
-        noise = torch.randn(shape, dtype=self.means.dtype, device=self.means.device)
-        return (self.means + self.stds * noise).movedim(-2, 1)
+        means, stds = self.means.movedim(-2, 0), self.stds.movedim(-2, 0)
+        noise = torch.randn((samples, *means.shape), dtype=means.dtype, device=means.device)
+        return means + stds * noise
 
     def rsample(self, sample_shape: Size | list[int] | tuple[int, ...] = ()) -> Tensor:
         """Ancestral draws. Gradients reach means and standard deviations but not the choice of component:

@@ -10,10 +10,11 @@ __all__ = ["interruptible"]
 
 
 @contextmanager
-def interruptible(active: bool = True) -> Iterator[Callable[[], bool]]:
+def interruptible(active: bool = True, alone: bool = True) -> Iterator[Callable[[], bool]]:
     """Inside, the first SIGINT or SIGTERM is only remembered; yields what asks whether there was one.
 
-    A second one interrupts at once. Elsewhere than in the main thread signals are left alone.
+    A second one interrupts at once. Elsewhere than in the main thread signals are left alone. One of several
+    processes (not `alone`) dies of SIGTERM at once: it may be waiting for another that is dead.
     """
     asked = False
 
@@ -26,7 +27,8 @@ def interruptible(active: bool = True) -> Iterator[Callable[[], bool]]:
     if not active or threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM) if alone else (signal.SIGINT,)
+    before = {number: signal.signal(number, remember) for number in numbers}
     try:
         yield lambda: asked
     finally:

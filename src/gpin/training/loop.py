@@ -105,7 +105,8 @@ def _run(
         store.begin(trainer, tensorboard)
     steps, shown = len(trainer.training), progress if first else False
     bar = progress_bar(trainer.config.epochs, steps, trainer.updates, shown)
-    with interruptible(store is not None) as asked, bar as (advance, show):
+    signals = interruptible(store is not None, trainer.processes.alone)
+    with signals as asked, bar as (advance, show):
 
         def after_step(stop: bool) -> None:
             advance()
