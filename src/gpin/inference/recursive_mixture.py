@@ -163,7 +163,7 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
 
 def _log_weights(logits: Tensor) -> Tensor:
     """log α from the logits of ε_2 … ε_m: α_k = ε_k Π_{l>k} (1 − ε_l), ε_1 = 1; `(batch, m − 1)` → `(batch, m)`."""
-    first = logits.new_zeros(len(logits), 1)
+    first = logits.new_zeros(logits.shape[0], 1)
     log_epsilon = torch.cat([first, functional.logsigmoid(logits)], dim=-1)
     log_rest = functional.logsigmoid(-logits).flip(-1).cumsum(-1).flip(-1)
     return log_epsilon + torch.cat([log_rest, first], dim=-1)

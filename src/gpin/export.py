@@ -1,0 +1,197 @@
+"""The inference path as an ONNX model: x → mean and standard deviation of z, and the encoder's uncertainty."""
+
+import copy
+import importlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from types import ModuleType
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from gpin.errors import InputError
+from gpin.files import as_path, write_whole
+from gpin.inference import METHODS, GPEncoder, Uncertainty
+from gpin.inputs import whole_number
+from gpin.vae import VAE
+
+__all__ = ["export"]
+
+REFUSED = {
+    "sa": "it climbs the decoder's gradient from noise drawn anew each time",
+    "iaf": "the standard deviation of a flow has no formula, only samples",
+    "vlae": "it needs derivatives of the decoder and Cholesky factors, which ONNX does not have",
+}
+"""Methods whose inference is no fixed graph, and why."""
+
+OPSETS = (18, 23)
+"""The first that torch writes without fault, and the last that is tested in onnxruntime."""
+
+BATCH = {"x": {0: torch.export.Dim("batch")}}
+
+
+def export(
+    vae: VAE,
+    path: str | os.PathLike[str],
+    *,
+    offset: ArrayLike = 0.0,
+    scale: ArrayLike = 1.0,
+    opset: int = OPSETS[0],
+) -> None:
+    """Write what a trained VAE infers as one ONNX file, weights and all, for any batch size, in float32.
+
+    Input `x` `(batch, *shape)`; outputs `mean` and `std` `(batch, d)`, the moments of q(z|x), and with method `gp`
+    also `uncertainty`, `uncertainty_mean_part` and `uncertainty_std_part`, each `(batch,)`. The file carries gpin's
+    version, the method and the data's shape as metadata. The methods `sa`, `iaf` and `vlae` cannot be exported.
+
+    Arguments:
+        vae: The trained model; it is left as it is.
+        path: The file to write; missing folders are made.
+        offset: The graph begins with (x − offset)/scale, so that it takes data in their original units: one number,
+            or one a column (for images, a pixel).
+        scale: Likewise; not zero.
+        opset: ONNX operator set, 18 to 23.
+
+    Example:
+        export(vae, "encoder.onnx", offset=scaler.mean_, scale=scaler.scale_)
+        onnxruntime.InferenceSession("encoder.onnx").run(["mean", "std"], {"x": x})
+    """
+    if not isinstance(vae, VAE):
+        raise InputError(f"the model to export must be a gpin.VAE, got {type(vae).__name__}")
+    method = vae.inference.name
+    if method in REFUSED:
+        possible = ", ".join(name for name in METHODS if name not in REFUSED)
+        raise InputError(
+            f"method {method!r} cannot be exported: {REFUSED[method]}; use it in Python, or export one of {possible}"
+        )
+    opset = whole_number(opset, "opset", least=OPSETS[0])
+    if opset > OPSETS[1]:
+        raise InputError(f"opset must be at most {OPSETS[1]}, got {opset}")
+    path = as_path(path, "the file")
+    if path.is_dir():
+        raise InputError(f"cannot export to {path}: it is a folder, and a file is needed")
+    graph = _InferencePath(vae, _units(offset, "offset", vae.shape), _units(scale, "scale", vae.shape))
+    if not graph.scale.all():
+        raise InputError("scale must not be zero anywhere: it divides x")
+
+    metadata = {"gpin_version": version("gpin"), "method": method, "shape": ",".join(map(str, vae.shape))}
+    content = _onnx(graph, opset, metadata)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content)
+
+
+def _units(values: ArrayLike, name: str, shape: tuple[int, ...]) -> Tensor:
+    """An offset or scale that broadcasts against x: one number, or one for each of its entries."""
+    try:
+        numbers = np.asarray(values, dtype=np.float64).ravel()
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be a number or numbers, got {values!r}") from None
+    size = int(np.prod(shape))
+    if len(numbers) not in (1, size):
+        raise InputError(f"{name} must be one number, or {size} for data of shape {shape}, got {len(numbers)}")
+    tensor = torch.tensor(numbers, dtype=torch.float32)
+    if not tensor.isfinite().all():
+        raise InputError(f"{name} must be finite in float32, got {numbers[~tensor.isfinite().numpy()][0]:g}")
+    return tensor.reshape(shape) if len(tensor) == size else tensor.squeeze()
+
+
+class _InferencePath(nn.Module):
+    """x → what the encoder says of z, as a tuple of tensors in the order of `names`."""
+
+    offset: Tensor
+    scale: Tensor
+
+    def __init__(self, vae: VAE, offset: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        self.vae = copy.deepcopy(vae).to("cpu", torch.float32)
+        self.register_buffer("offset", offset)
+        self.register_buffer("scale", scale)
+        self.eval().requires_grad_(False)
+        _fix_counts(self.vae)
+        inference = self.vae.inference
+        self.uncertain = isinstance(inference, GPEncoder) and inference.options.towers == "random"
+        parts = ["uncertainty", "uncertainty_mean_part", "uncertainty_std_part"] if self.uncertain else []
+        self.names = ["mean", "std", *parts]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = (x - self.offset) / self.scale
+        inference = self.vae.inference
+        if not self.uncertain:
+            q = inference(x, self.vae)
+            return q.mean, q.stddev
+        assert isinstance(inference, GPEncoder)
+        functions = inference.functions(x)  # once for both: q(z|x) and its uncertainty
+        q = inference.marginal(functions)
+        uncertainty = Uncertainty(functions.mean_variance.sum(-1), functions.std_variance.sum(-1))
+        return q.mean, q.stddev, uncertainty.total, uncertainty.mean_part, uncertainty.std_part
+
+
+def _fix_counts(network: nn.Module) -> None:
+    """Turn buffers that hold one whole number or truth value, such as the active components of `rme`, into that:
+    they steer the computation, and a graph must know which way it goes."""
+    for module in network.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            if buffer.dim() == 0 and not buffer.is_floating_point():
+                delattr(module, name)
+                setattr(module, name, buffer.item())
+
+
+def _onnx(graph: _InferencePath, opset: int, metadata: dict[str, str]) -> bytes:
+    """The graph as a checked ONNX model."""
+    with _quiet():
+        onnx = _installed("onnx")
+        _installed("onnxscript")
+        try:
+            program = torch.onnx.export(
+                _traced(graph),
+                input_names=["x"],
+                output_names=graph.names,
+                opset_version=opset,
+                dynamic_shapes=BATCH,
+                verbose=False,
+            )
+        except RuntimeError as error:
+            raise InputError(f"torch cannot write this model as ONNX: {str(error).strip().splitlines()[0]}") from None
+        assert program is not None
+        model = program.model_proto
+    # What torch notes of each node's origin is of no use elsewhere, and tells the paths of this machine.
+    for part in (model.graph, *model.graph.node, *model.graph.input, *model.graph.output, *model.graph.value_info):
+        part.ClearField("metadata_props")
+    model.producer_name, model.producer_version = "gpin", metadata["gpin_version"]
+    onnx.helper.set_model_props(model, metadata)
+    onnx.checker.check_model(model, full_check=True)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _traced(graph: _InferencePath) -> torch.export.ExportedProgram:
+    """The operations of the graph, for any size of the batch."""
+    # A batch of 2, because torch takes a dimension of 1 for a constant.
+    example = torch.zeros(2, *graph.vae.shape, dtype=torch.float32)
+    return torch.export.export(graph, (example,), dynamic_shapes=BATCH)
+
+
+def _installed(name: str) -> ModuleType:
+    """A package of the extra `export`, or an error that says how to get it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise InputError(f"export needs the package {name}, which is missing: pip install 'gpin[export]'") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Inside, nothing of torch's and onnx's talk about their own workings is heard."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
