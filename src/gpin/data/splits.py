@@ -1,13 +1,39 @@
 """The paper's splits: a tenth of the training part held out at random; without a test part, 80/10/10."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from gpin.data.benchmarks import Images
 from gpin.errors import InputError
 
-__all__ = ["Parts", "split"]
+__all__ = ["Parts", "SplitRows", "split", "split_rows"]
+
+
+class SplitRows(NamedTuple):
+    """Disjoint rows, each sorted so that reading from disk goes forwards; `test` is None if it comes apart."""
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray | None
+
+
+def split_rows(count: int, has_test: bool, seed: int = 0) -> SplitRows:
+    """Split `count` rows as the paper does; the seed chooses them, and nothing else that is random is touched.
+
+    Example:
+        >>> [len(rows) for rows in split_rows(50, has_test=False)]
+        [40, 5, 5]
+    """
+    tenth = count // 10
+    if tenth < 1:
+        raise InputError(f"a set of {count} instances cannot be split: at least ten are needed")
+    order = np.random.default_rng(seed).permutation(count)
+    validation, rest = np.sort(order[:tenth]), order[tenth:]
+    if has_test:
+        return SplitRows(np.sort(rest), validation, None)
+    return SplitRows(np.sort(rest[tenth:]), validation, np.sort(rest[:tenth]))
 
 
 @dataclass(frozen=True)
@@ -22,22 +48,13 @@ class Parts:
 
 
 def split(images: Images, seed: int = 0) -> Parts:
-    """Split a set as the paper does; the seed chooses the rows, and nothing else that is random is touched.
+    """Split a set as the paper does, into arrays of their own.
 
     Example:
         >>> parts = split(Images(train=np.zeros((50, 1, 2, 2), np.uint8)))
         >>> len(parts.train), len(parts.validation), len(parts.test)
         (40, 5, 5)
     """
-    count = len(images.train)
-    tenth = count // 10
-    if tenth < 1:
-        raise InputError(f"a set of {count} instances cannot be split: at least ten are needed")
-    order = np.random.default_rng(seed).permutation(count)
-    # Rows in their own order, so that reading from disk goes forwards.
-    validation, rest = np.sort(order[:tenth]), order[tenth:]
-    if images.test is not None:
-        train = np.sort(rest)
-        return Parts(images.train[train], images.train[validation], images.test, train, validation)
-    test, train = np.sort(rest[:tenth]), np.sort(rest[tenth:])
-    return Parts(images.train[train], images.train[validation], images.train[test], train, validation)
+    rows = split_rows(len(images.train), images.test is not None, seed)
+    test = images.train[rows.test] if images.test is None else images.test
+    return Parts(images.train[rows.train], images.train[rows.validation], test, rows.train, rows.validation)

@@ -1,0 +1,64 @@
+"""NumPy's files, .npy and .npz, memory-mapped. Pickles inside are never executed."""
+
+import shutil
+import warnings
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from gpin.config import suggest
+from gpin.data.reading import array_file, reading, temporary_file
+from gpin.errors import InputError
+
+__all__ = ["instances", "read_npy", "read_npz"]
+
+
+def read_npy(path: Path) -> np.ndarray:
+    """The array of a .npy file; it stays on disk."""
+    with reading(path, "an .npy file"), warnings.catch_warnings(), open(path, "rb") as file:
+        warnings.simplefilter("ignore")  # about headers written by Python 2
+        return array_file(file, path.stat().st_size)
+
+
+def read_npz(path: Path, key: str | None) -> np.ndarray:
+    """One array of an .npz archive, by its key where there are several, unpacked to a temporary file."""
+    with reading(path, "an .npz archive"), zipfile.ZipFile(path) as archive:
+        members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
+        if not members:
+            raise InputError(f"{path} holds no arrays")
+        if key is None and len(members) > 1:
+            raise InputError(f"{path} holds {len(members)} arrays: choose one with --key, from {', '.join(members)}")
+        key = next(iter(members)) if key is None else key
+        if key not in members:
+            raise InputError(f"{path} has no array {key!r}: {suggest(key, list(members))}")
+        size = archive.getinfo(members[key]).file_size
+        with archive.open(members[key]) as packed, temporary_file(size, f"{path}, array {key!r},") as unpacked:
+            shutil.copyfileobj(packed, unpacked, 2**20)
+            held = unpacked.tell()
+            unpacked.seek(0)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # as above
+                return array_file(unpacked, held)
+
+
+def instances(array: np.ndarray, path: Path) -> np.ndarray:
+    """An array with instances first: a table `(n, columns)`, or images `(n, channels, height, width)`.
+
+    Images may come as `(n, height, width)` and with their channels last. The result is a view: nothing is read.
+    """
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{path} must hold numbers, it holds an array of dtype {array.dtype}")
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[1] not in (1, 3):
+        array = np.moveaxis(array, -1, 1)
+    if array.ndim not in (2, 4) or (array.ndim == 4 and array.shape[1] not in (1, 3)):
+        shape = np.moveaxis(array, 1, -1).shape if array.ndim == 4 else array.shape
+        raise InputError(
+            f"{path} holds an array of shape {shape}: give (n, columns) for a table, or for images (n, height, width) "
+            "or (n, channels, height, width) with 1 or 3 channels"
+        )
+    if array.size == 0:
+        raise InputError(f"{path} is empty: its array has shape {array.shape}")
+    return array

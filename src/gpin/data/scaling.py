@@ -1,0 +1,286 @@
+"""From the units of the data to those of the model, and back.
+
+Data is gone through once, in pieces, so that an array on disk never comes into memory as a whole.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self, get_args
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from gpin.config import Config, suggest
+from gpin.data.reading import let_go
+from gpin.errors import InputError
+
+__all__ = ["Scaling", "ScalingKind", "check_values", "choose_scaling"]
+
+ScalingKind = Literal["auto", "pixels", "standardised", "binary", "none"]
+
+PIECE = 2**21
+"""Numbers that are looked at together: 16 MiB in float64."""
+HUGE = 1e150
+"""The square of what is larger, or smaller than its inverse, is not a float64."""
+LARGEST = float(np.finfo(np.float32).max)
+
+
+class Scaling(Config):
+    """x = (value − offset) / scale, in float32.
+
+    Arguments:
+        kind: "pixels" are bytes, divided by 255; "standardised" has mean 0 and variance 1 over the training data, each
+            column of a table by itself; "binary" is in {0, 1}; "none" leaves the numbers alone.
+        offset: One for all numbers of an instance, or one a column.
+        scale: As many, above zero.
+    """
+
+    kind: Literal["pixels", "standardised", "binary", "none"]
+    offset: tuple[float, ...] = Field(default=(0.0,), min_length=1)
+    scale: tuple[float, ...] = Field(default=(1.0,), min_length=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.offset) != len(self.scale) or min(self.scale) <= 0:
+            raise ValueError("offset and scale must have one length, and every scale must be above zero")
+        return self
+
+    def apply(self, values: np.ndarray) -> Tensor:
+        """Values in the units of the data, `(..., *shape)`, as the model sees them.
+
+        Example:
+            >>> Scaling(kind="pixels", scale=(255.0,)).apply(np.array([[0, 51, 255]], np.uint8))
+            tensor([[0.0000, 0.2000, 1.0000]])
+        """
+        values = np.asarray(values)
+        # float32 is exact for bytes; a mean that is large beside the deviation needs float64.
+        exact = values.dtype.itemsize == 1 and self.kind != "standardised"
+        x = values.astype(np.float32 if exact else np.float64)
+        scaled = (x - self._like(self.offset, x)) / self._like(self.scale, x)
+        return torch.from_numpy(scaled.astype(np.float32, copy=False))
+
+    def undo(self, x: Tensor | np.ndarray) -> np.ndarray:
+        """What the model gives, `(..., *shape)`, in the units of the data.
+
+        Pixels come as bytes, rounded and clipped; standardised values as float64; others as they are, in float32.
+        """
+        x = x.detach().cpu().numpy() if isinstance(x, Tensor) else x
+        if self.kind in ("binary", "none"):
+            return x.astype(np.float32, copy=False)
+        x = x.astype(np.float64)
+        values = x * self._like(self.scale, x) + self._like(self.offset, x)
+        return np.clip(np.rint(values), 0, 255).astype(np.uint8) if self.kind == "pixels" else values
+
+    def log_volume(self, dims: int) -> float:
+        """Σ log scale over the `dims` numbers of an instance: log p(value) = log p(x) − log_volume."""
+        if len(self.scale) not in (1, dims):
+            raise InputError(f"an instance has {dims} numbers but {len(self.scale)} are scaled")
+        return math.fsum(map(math.log, self.scale)) * (dims if len(self.scale) == 1 else 1)
+
+    def unfit(self, values: np.ndarray) -> np.ndarray:
+        """Which of the values, `(..., *shape)`, cannot be scaled: outside the range, or too large for float32."""
+        if self.kind == "pixels":
+            return (values < 0) | (values > 255)
+        if self.kind == "binary":
+            return (values != 0) & (values != 1)
+        x = values.astype(np.float64)
+        with np.errstate(over="ignore"):
+            return np.abs((x - self._like(self.offset, x)) / self._like(self.scale, x)) > LARGEST
+
+    @staticmethod
+    def _like(numbers: tuple[float, ...], x: np.ndarray) -> np.ndarray:
+        if len(numbers) not in (1, x.shape[-1] if x.ndim else 1):
+            raise InputError(f"the data has {x.shape[-1]} columns but {len(numbers)} are scaled")
+        return np.asarray(numbers, x.dtype)
+
+
+def choose_scaling(
+    values: np.ndarray,
+    rows: np.ndarray | None = None,
+    kind: ScalingKind = "auto",
+    *,
+    test: np.ndarray | None = None,
+    columns: Sequence[str] | None = None,
+    name: str = "the data",
+) -> Scaling:
+    """The scaling for data, every value of which is checked.
+
+    "auto" takes what is in {0, 1} as binary, images of whole numbers from 0 to 255 as pixels and other images in [0, 1]
+    as they are; it standardises all else: images with one mean and deviation for all pixels, tables column by column.
+    Means and deviations are those of the training rows; what the data is, is decided on all of it.
+
+    Arguments:
+        values: `(count, channels, height, width)` or, a table, `(count, columns)`.
+        rows: The training rows of `values`; None for all.
+        kind: Which scaling; one that does not fit the data is refused.
+        test: A test part of its own, which is checked too.
+        columns: Names of the columns, for errors.
+        name: Of the data, for errors.
+    """
+    if kind not in get_args(ScalingKind):
+        raise InputError(f"unknown scaling {kind!r}: {suggest(str(kind), list(get_args(ScalingKind)))}")
+    data = _Data((values,) if test is None else (values, test), columns, name)
+    # Bytes are standardised only on request, and finding their mean takes longer than all else.
+    moments = kind == "standardised" or (kind == "auto" and not (values.dtype in (np.uint8, bool) and data.images))
+    survey = _survey(data, rows, moments)
+    kind = _fitting(survey, data) if kind == "auto" else kind
+    if kind == "standardised":
+        scaling = _standardised(survey, data)
+    else:
+        scaling = Scaling(kind=kind, scale=(255.0 if kind == "pixels" else 1.0,))
+    _refuse_misfits(survey, data, scaling)
+    return scaling
+
+
+def check_values(
+    values: np.ndarray, scaling: Scaling, columns: Sequence[str] | None = None, name: str = "the data"
+) -> None:
+    """Refuse values that are not numbers, or that a scaling which is given cannot be applied to."""
+    data = _Data((values,), columns, name)
+    _refuse_misfits(_survey(data, None, moments=False), data, scaling)
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What is surveyed: the arrays, the first of which has the training rows, and what errors call it."""
+
+    parts: tuple[np.ndarray, ...]
+    columns: Sequence[str] | None
+    name: str
+
+    @property
+    def images(self) -> bool:
+        return self.parts[0].ndim > 2
+
+    def column(self, index: int) -> str:
+        return f"column {index + 1}" if self.columns is None else f"column {self.columns[index]!r}"
+
+    def pieces(self) -> Iterator[tuple[int, int, np.ndarray]]:
+        """The number of the part, the first row, and some rows of it."""
+        for number, part in enumerate(self.parts):
+            step = max(1, PIECE // max(1, math.prod(part.shape[1:])))
+            for start in range(0, len(part), step):
+                yield number, start, part[start : start + step]
+                let_go(part)
+
+    def first(self, bad: Callable[[np.ndarray], np.ndarray]) -> str:
+        """The first value that is bad and where it is, such as "-1 in row 3, column 'a'"."""
+        for number, start, piece in self.pieces():
+            found = bad(_wide(piece))
+            if found.any():
+                row, *place = (int(i) for i in np.unravel_index(int(found.argmax()), found.shape))
+                where = f"pixel {tuple(place)}" if self.images else self.column(place[0])
+                part = " of the test part" if number else ""
+                return f"{piece[(row, *place)]:.6g} in row {start + row}{part}, {where} (rows count from 0)"
+        raise AssertionError("the survey saw a value that is not there")
+
+
+@dataclass(frozen=True)
+class _Survey:
+    """Range and wholeness of all values; moments and range of the training rows. By column of a table."""
+
+    low: np.ndarray
+    high: np.ndarray
+    whole: bool
+    train_low: np.ndarray
+    train_high: np.ndarray
+    mean: np.ndarray
+    deviation: np.ndarray
+
+
+def _survey(data: _Data, rows: np.ndarray | None, moments: bool) -> _Survey:
+    """Go through the data once; not-a-number and infinity are refused on the way.
+
+    Means m and sums of squares s of two sets of a and b rows are joined by δ = m_b − m_a, m = m_a + δ b/(a+b),
+    s = s_a + s_b + δ² ab/(a+b) (Chan, Golub and LeVeque). The first row is subtracted from all, so that a mean which
+    is large beside the deviation costs no digits.
+    """
+    axis = None if data.images else 0
+    chosen = np.ones(len(data.parts[0]), bool)
+    if rows is not None:
+        chosen[:] = False
+        chosen[rows] = True
+    infinity = np.full(() if data.images else data.parts[0].shape[1], np.inf)
+    low, high, train_low, train_high = infinity, -infinity, infinity, -infinity
+    whole, count, first, mean, squares = True, 0, None, np.zeros_like(infinity), np.zeros_like(infinity)
+    for number, start, piece in data.pieces():
+        floats = piece.dtype.kind == "f"
+        x = _wide(piece) if floats or moments else piece
+        if floats and not np.isfinite(x).all():
+            where = data.first(lambda values: ~np.isfinite(values))
+            raise InputError(f"{data.name} holds {where}: every value must be a finite number; fill or remove it")
+        whole = whole and (not floats or bool((x == np.rint(x)).all()))
+        low, high = np.minimum(low, x.min(axis)), np.maximum(high, x.max(axis))
+        mine = chosen[start : start + len(piece)]
+        if number > 0 or not moments or not mine.any():
+            continue
+        x = x[mine]
+        train_low, train_high = np.minimum(train_low, x.min(axis)), np.maximum(train_high, x.max(axis))
+        with np.errstate(over="ignore", invalid="ignore"):  # of what is larger than HUGE, which is refused
+            if first is None:
+                first = x.flat[0] if data.images else x[0]
+            x = x - first
+            size, piece_mean = x.size if data.images else len(x), x.mean(axis)
+            delta, total = piece_mean - mean, count + size
+            mean = mean + delta * (size / total)
+            squares = squares + ((x - piece_mean) ** 2).sum(axis) + delta**2 * (count * size / total)
+            count = total
+    with np.errstate(invalid="ignore"):
+        deviation = np.sqrt(squares / max(count, 1))
+        mean = mean if first is None else first + mean
+    return _Survey(low, high, whole, train_low, train_high, mean, deviation)
+
+
+def _wide(piece: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):  # a long double beyond float64 becomes infinite, which is refused
+        return np.asarray(piece, np.float64)
+
+
+def _fitting(survey: _Survey, data: _Data) -> Literal["pixels", "standardised", "binary", "none"]:
+    """What data is by its values."""
+    low, high = survey.low.min(), survey.high.max()
+    if survey.whole and low >= 0 and high <= 1:
+        return "binary"
+    if data.images and low >= 0 and (high <= 1 or (survey.whole and high <= 255)):
+        return "pixels" if survey.whole else "none"
+    return "standardised"
+
+
+def _standardised(survey: _Survey, data: _Data) -> Scaling:
+    """Mean 0 and variance 1 over the training rows, where there is a variance."""
+    low, high, mean, deviation = map(
+        np.atleast_1d, (survey.train_low, survey.train_high, survey.mean, survey.deviation)
+    )
+    constant = np.flatnonzero(low == high)
+    if len(constant) and data.images:
+        raise InputError(f"{data.name}: every pixel of the training part is {low[0]:.6g}, which cannot be standardised")
+    if len(constant):
+        said = ", ".join(f"{data.column(i)} is always {low[i]:.6g}" for i in constant[:4])
+        more = f" and {len(constant) - 4} more columns are constant" if len(constant) > 4 else ""
+        out = "leave it out" if len(constant) == 1 else "leave them out"
+        how = f"{out} with --columns" if data.columns is not None else out
+        raise InputError(
+            f"{data.name}: {said}{more} in the training part and cannot be standardised: {how}, or use --scaling none"
+        )
+    size = np.maximum(np.abs(low), np.abs(high))
+    odd = np.flatnonzero((size > HUGE) | (deviation < 1 / HUGE))
+    if len(odd):
+        i = int(odd[0])
+        where = "its pixels" if data.images else data.column(i)
+        raise InputError(
+            f"{data.name}: {where} from {low[i]:.6g} to {high[i]:.6g} cannot be standardised in float64: "
+            "bring the data to other units"
+        )
+    return Scaling(kind="standardised", offset=tuple(mean.tolist()), scale=tuple(deviation.tolist()))
+
+
+def _refuse_misfits(survey: _Survey, data: _Data, scaling: Scaling) -> None:
+    """Refuse data of which the scaling cannot take every value; the ends of its range tell."""
+    ends = np.stack([survey.low, survey.high]).astype(np.float64)
+    if scaling.unfit(ends).any() or (scaling.kind == "binary" and not survey.whole):
+        why = {"pixels": "pixels must be from 0 to 255", "binary": "binary data must be 0 or 1"}
+        reason = why.get(scaling.kind, "that is too large for float32; bring the data to other units")
+        raise InputError(f"{data.name} holds {data.first(scaling.unfit)}: {reason}")

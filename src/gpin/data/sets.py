@@ -1,0 +1,164 @@
+"""What a model is trained on: the parts of a source, scaled when they are read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from gpin.config import Config, suggest
+from gpin.data.reading import let_go, one_line
+from gpin.data.scaling import Scaling, ScalingKind, check_values, choose_scaling
+from gpin.data.sources import Source, SourceConfig
+from gpin.data.splits import split_rows
+from gpin.errors import InputError
+
+__all__ = ["DataConfig", "DataSet", "Rows", "as_model_data", "prepare"]
+
+
+class Rows(Dataset[Tensor]):
+    """Some rows of an array, which is neither copied nor scaled as a whole: a batch is read, then scaled.
+
+    In a `DataLoader`, whose batches `__getitems__` already makes, give `collate_fn=torch.as_tensor`.
+
+    Arguments:
+        values: `(count, *shape)` in the units of the data, in memory or on disk.
+        rows: Which of them, and in which order.
+        scaling: From these units to the model's.
+    """
+
+    def __init__(self, values: np.ndarray, rows: np.ndarray, scaling: Scaling) -> None:
+        self.values, self.rows, self.scaling = values, np.asarray(rows, np.int64), scaling
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Tensor:
+        """One instance, `shape`."""
+        return self.scaling.apply(self.values[self.rows[index]])
+
+    def __getitems__(self, indices: Sequence[int] | np.ndarray | Tensor) -> Tensor:
+        """A batch, `(n, *shape)`, read in the order in which it lies on disk."""
+        rows = self.rows[np.asarray(indices, np.int64)]
+        order = np.argsort(rows, kind="stable")
+        x = self.scaling.apply(self.values[rows[order]])
+        batch = torch.empty_like(x)
+        batch[torch.from_numpy(order)] = x
+        let_go(self.values)
+        return batch
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an instance."""
+        return self.values.shape[1:]
+
+
+class DataConfig(Config):
+    """How data is read, scaled and split.
+
+    Arguments:
+        source: How it is read: for `open_source`, which comes before `prepare`.
+        scaling: "auto" chooses by what the data is, see `choose_scaling`.
+        seed: Of the split.
+        limit: Train on at most so many instances, chosen at random; validation and test parts stay whole.
+    """
+
+    source: SourceConfig = SourceConfig()
+    scaling: ScalingKind = "auto"
+    seed: int = Field(default=0, ge=0)
+    limit: int | None = Field(default=None, ge=1)
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """A source with its scaling, in three parts without common rows."""
+
+    source: Source
+    scaling: Scaling
+    train: Rows
+    validation: Rows
+    test: Rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an instance."""
+        return self.source.shape
+
+
+def prepare(source: Source, config: DataConfig, scaling: Scaling | None = None) -> DataSet:
+    """Split a source as the paper does and find its scaling; every value is checked.
+
+    A source with a test part of its own keeps it and gives a tenth for validation; others are split 80/10/10.
+
+    Arguments:
+        source: What `open_source` opened.
+        config: How to split and scale it.
+        scaling: That of an earlier run, used as it is; None finds one.
+
+    Example:
+        >>> from gpin.data import open_source
+        >>> data = prepare(open_source("digits"), DataConfig(limit=100))
+        >>> len(data.train), len(data.validation), len(data.test), data.scaling.kind
+        (100, 179, 179, 'pixels')
+    """
+    rows = split_rows(len(source.values), source.test is not None, config.seed)
+    train = rows.train
+    if config.limit is not None and config.limit < len(train):
+        # A stream of its own, so that a limit leaves the split as it is.
+        train = np.sort(np.random.default_rng([config.seed, 1]).choice(train, config.limit, replace=False))
+    if scaling is None:
+        scaling = choose_scaling(
+            source.values, train, config.scaling, test=source.test, columns=source.columns, name=source.name
+        )
+    else:
+        for part in (source.values, source.test):
+            if part is not None:
+                check_values(part, scaling, source.columns, source.name)
+    test = source.values if source.test is None else source.test
+    return DataSet(
+        source,
+        scaling,
+        train=Rows(source.values, train, scaling),
+        validation=Rows(source.values, rows.validation, scaling),
+        test=Rows(test, np.arange(len(test)) if rows.test is None else rows.test, scaling),
+    )
+
+
+def as_model_data(
+    source: Source, shape: tuple[int, ...], scaling: Scaling, columns: Sequence[str] | None = None
+) -> Rows:
+    """All rows of a source, as data for a model that was trained on another; every value is checked.
+
+    A test part of its own follows the rest. Columns are matched by name where both have names: their order does not
+    matter, and those that the model does not know are left out.
+
+    Arguments:
+        source: What `open_source` opened.
+        shape: Of the model's instances.
+        scaling: The model's.
+        columns: Names of the model's columns, where it has names.
+    """
+    values = source.values if source.test is None else np.concatenate([source.values, source.test])
+    if source.columns is not None and columns is not None:
+        for name in columns:
+            if name not in source.columns:
+                known = one_line(suggest(name, list(source.columns)), 4096)
+                raise InputError(f"{source.name} lacks the column {name!r} that the model was trained on: {known}")
+        if tuple(columns) != source.columns:
+            values = values[:, [source.columns.index(name) for name in columns]]
+    if values.shape[1:] != tuple(shape):
+        raise InputError(
+            f"{source.name} holds {_said(values.shape[1:])}, but the model was trained on {_said(tuple(shape))}: "
+            "give data of that shape" + (" (--size and --grey for a folder of pictures)" if len(shape) == 3 else "")
+        )
+    check_values(values, scaling, source.columns if columns is None else columns, source.name)
+    return Rows(values, np.arange(len(values)), scaling)
+
+
+def _said(shape: tuple[int, ...]) -> str:
+    if len(shape) == 1:
+        return f"instances of {shape[0]} numbers"
+    return "images of " + "×".join(map(str, shape)) + " (channels×height×width)"

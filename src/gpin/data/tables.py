@@ -1,0 +1,153 @@
+"""Tables with named columns: .csv (also with tabs or semicolons) and .parquet."""
+
+import csv
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from gpin.config import suggest
+from gpin.data.reading import listed, one_line, reading, room_for
+from gpin.errors import InputError
+
+__all__ = ["read_csv", "read_parquet"]
+
+INDEX = re.compile(r"|__index_level_\d+__")
+"""Names under which pandas writes an index, which is not data."""
+
+
+def read_csv(path: Path, columns: tuple[str, ...] | None) -> tuple[np.ndarray, tuple[str, ...]]:
+    """A text table, `(n, columns)`, and the names of its columns.
+
+    The first row is a header unless all of its cells are numbers; columns without names are called 1, 2, ….
+    The separator is the one of comma, semicolon and tab that gives the first row the most cells.
+    """
+    with reading(path, "a table in UTF-8 text"):
+        first, delimiter, blank = _first_row(path)
+        header = not all(_is_number(cell) or not cell.strip() for cell in first)
+        names = [cell.strip() for cell in first] if header else [str(i + 1) for i in range(len(first))]
+        chosen = _chosen(path, names, columns)
+        table = pyarrow.csv.read_csv(
+            path,
+            pyarrow.csv.ReadOptions(column_names=names, skip_rows=blank, skip_rows_after_names=int(header)),
+            pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            pyarrow.csv.ConvertOptions(include_columns=chosen),
+        )
+        return _values(path, table), tuple(chosen)
+
+
+def read_parquet(path: Path, columns: tuple[str, ...] | None) -> tuple[np.ndarray, tuple[str, ...]]:
+    """A Parquet table, `(n, columns)`, and the names of its columns."""
+    with reading(path, "a Parquet file"), pyarrow.parquet.ParquetFile(path) as file:
+        chosen = _chosen(path, file.schema_arrow.names, columns)
+        return _values(path, file.read(columns=chosen).select(chosen)), tuple(chosen)
+
+
+def _first_row(path: Path) -> tuple[list[str], str, int]:
+    """The cells of the first row that is not empty, the separator that gives the most, and the empty rows before."""
+    best: tuple[list[str], str, int] = ([], ",", 0)
+    for delimiter in ",;\t":
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = enumerate(csv.reader(file, delimiter=delimiter))
+            blank, cells = next(((number, row) for number, row in rows if row), (0, []))
+        if len(cells) > len(best[0]):
+            best = (cells, delimiter, blank)
+    if not best[0]:
+        raise InputError(f"{path} is empty")
+    return best
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return "_" not in cell  # Python's numbers may have it, a table's do not
+
+
+def _chosen(path: Path, names: list[str], columns: tuple[str, ...] | None) -> list[str]:
+    """The columns to read: those asked for, or all."""
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise InputError(f"{path} has more than one column named {twice[0]!r}: names must differ")
+    if not names:
+        raise InputError(f"{path} has no columns")
+    if columns is None:
+        index = [i for i, name in enumerate(names) if INDEX.fullmatch(name)]
+        if index:
+            rest = [name for name in names if not INDEX.fullmatch(name)]
+            said = f"named {names[index[0]]!r}, an index" if names[index[0]] else "without a name, perhaps an index"
+            raise InputError(f"{path}: column {index[0] + 1} is {said}: choose columns with --columns {listed(rest)}")
+        return names
+    for name in columns:
+        if name not in names:
+            raise InputError(f"{path} has no column {name!r}: {suggest(name, names)}")
+    return list(columns)
+
+
+def _values(path: Path, table: pa.Table) -> np.ndarray:
+    """The numbers of a table, `(n, columns)`, of the narrowest type that holds all columns."""
+    if table.num_rows == 0:
+        raise InputError(f"{path} has no rows")
+    numeric = [field.name for field in table.schema if _is_numeric(field.type)]
+    # A column without any value has type null; that is said below.
+    other = [field.name for field in table.schema if not _is_numeric(field.type) and not pa.types.is_null(field.type)]
+    if other:
+        advice = f"choose numeric columns with --columns {listed(numeric)}" if numeric else "there is no numeric column"
+        raise InputError(f"{path}: {_what_they_hold(table, other)}: {advice}")
+    for name in table.column_names:
+        column = table[name]
+        missing = column.null_count or _nans(column)
+        if missing:
+            row = next(i for i, value in enumerate(_plain(column)) if value is None or value != value)
+            raise InputError(
+                f"{path}: column {name!r} lacks a value in row {row} (counting from 0; {missing} in all): fill or "
+                f"remove such rows, or leave the column out with --columns"
+            )
+    arrays = [_numbers(table[name]) for name in table.column_names]
+    values = room_for((table.num_rows, len(arrays)), np.result_type(*arrays), str(path))
+    for i, array in enumerate(arrays):
+        values[:, i] = array
+    return values
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return any(test(kind) for test in tests)
+
+
+def _what_they_hold(table: pa.Table, names: list[str]) -> str:
+    """Which columns are not numbers, with the first cell that is none."""
+    kind, values = table.schema.field(names[0]).type, _plain(table[names[0]])
+    what = "dates or times" if pa.types.is_temporal(kind) else str(kind)
+    if isinstance(next((value for value in values if value is not None), None), str | bytes):
+        what = "text"
+    bad = ((row, value) for row, value in enumerate(_plain(table[names[0]])) if value is not None)
+    row, value = next(((row, v) for row, v in bad if not (isinstance(v, str) and (_is_number(v) or not v))), (0, ""))
+    example = one_line(repr(value) if isinstance(value, str | bytes) else value, 40)
+    which = f"column {names[0]!r} holds" if len(names) == 1 else f"columns {_quoted(names)} hold"
+    return f"{which} {what} (first: {example} in row {row}, counting from 0)"
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(repr(name) for name in names[:8]) + (", …" if len(names) > 8 else "")
+
+
+def _plain(column: pa.ChunkedArray) -> Any:
+    """The values of a column as Python's own, one at a time."""
+    return (value for chunk in column.chunks for value in (cell.as_py() for cell in chunk))
+
+
+def _nans(column: pa.ChunkedArray) -> int:
+    return int(np.isnan(_numbers(column)).sum()) if pa.types.is_floating(column.type) else 0
+
+
+def _numbers(column: pa.ChunkedArray) -> np.ndarray:
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    return column.to_numpy()
