@@ -1,127 +1,18 @@
-"""The command line: parse, call, print.
-
-Torch, matplotlib and scikit-learn are imported inside the commands, so that `gpin --help` answers at once.
-"""
+"""`gpin methods`: what there is to choose from."""
 
 import json as jsonlib
-import os
 import re
-import sys
-import traceback as tracebacks
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App, CycloptsError, Group, Parameter
-
-from gpin import __version__
-from gpin.errors import InputError, TrainingError
+from gpin.cli.base import Flag, app, console, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from gpin.inference import InferenceModel
 
-__all__ = ["app", "main"]
 
-DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
-"""Exit codes."""
-
-app = App(
-    name="gpin",
-    version=f"gpin {__version__}",
-    help="Gaussian-process inference networks for VAEs: amortized inference that knows when it is wrong.",
-    help_format="markdown",
-    help_epilogue="Example: `gpin demo`\n\nExit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted.",
-    suppress_keyboard_interrupt=False,
-)
-app.meta.suppress_keyboard_interrupt = False
-app.meta.group_parameters = Group("Every command")
-
-Flag = Parameter(negative="", show_default=False)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that the arguments name (by default those of the process); returns the exit code."""
-    tokens = list(sys.argv[1:] if arguments is None else arguments)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show "±" gets "?"
-    try:
-        app.meta(tokens, exit_on_error=False, print_error=False, result_action="return_value")
-        sys.stdout.flush()
-        return DONE
-    except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    except Exception as error:
-        if "--traceback" in tokens:
-            tracebacks.print_exc()
-        return _say(*_sentence(error))
-
-
-def _sentence(error: Exception) -> tuple[str, int]:
-    """What to tell the user of an error in one line, and the exit code."""
-    if isinstance(error, CycloptsError):
-        command = " ".join(["gpin", *(error.command_chain or ())])
-        return f"{error} (see {command} --help)", WRONG_USE
-    if isinstance(error, InputError):
-        return str(error), WRONG_USE
-    if isinstance(error, TrainingError):
-        return str(error), FAILED
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror, FAILED
-    return f"unexpected {type(error).__name__}: {error} (--traceback shows where)", FAILED
-
-
-def _say(sentence: str, code: int) -> int:
-    print("gpin: " + " ".join(sentence.split()), file=sys.stderr)
-    return code
-
-
-@app.meta.default
-def _launch(
-    *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
-    traceback: Annotated[bool, Flag, Parameter(help="Show where an error came from, not only what it is.")] = False,
-) -> None:
-    """Options of every command, then the command itself; `main` looks for --traceback when something goes wrong."""
-    app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
-
-
-@app.command(help_epilogue="Example: `gpin demo --out my-demo --seed 1`")
-def demo(
-    *, out: Path = Path("gpin-demo"), epochs: int | None = None, seed: int = 0, json: Annotated[bool, Flag] = False
-) -> None:
-    """The whole story in about a minute, offline: a VAE and a GP encoder on scikit-learn's digits.
-
-    Trains both, compares them on test digits, shows which digits the GP encoder is sure of, and writes
-    report.html, results.json, the figures and the models into a folder. What such a folder held from an
-    earlier demo is replaced.
-
-    Parameters
-    ----------
-    out
-        Folder for the report, the figures and the models.
-    epochs
-        Passes through the training data, for each model; without it, enough to converge.
-    seed
-        Of the split, the first weights and all noise.
-    json
-        Print the results as JSON instead of tables and pictures.
-    """
-    from gpin import demo as story
-
-    settings = story.Settings(seed=seed) if epochs is None else story.Settings(seed=seed, epochs=epochs)
-    result = story.run(out, settings)
-    if json:
-        _print_json(result.record())
-    else:
-        story.show(result, _console())
-
-
-@app.command(help_epilogue="Example: `gpin methods --json`")
+@app.command(sort_key=9, help_epilogue="Example: `gpin methods --json`")
 def methods(*, json: Annotated[bool, Flag] = False) -> None:
     """The inference models, with their options, presets and references.
 
@@ -134,9 +25,9 @@ def methods(*, json: Annotated[bool, Flag] = False) -> None:
 
     records = [_method_record(method) for method in METHODS.values()]
     if json:
-        _print_json(records)
+        print_json(records)
     else:
-        _show_methods(records, _console())
+        _show_methods(records, console())
 
 
 def _method_record(method: "type[InferenceModel[Any]]") -> dict[str, Any]:
@@ -227,13 +118,3 @@ def _show_methods(records: list[dict[str, Any]], console: "Console") -> None:
     console.print('In Python: gpin.build(shape, method="gp", covariance="full"), or preset="paper".', style="dim")
     if not wide:
         console.print("What each option does: widen the terminal to 100 columns, or gpin methods --json.", style="dim")
-
-
-def _print_json(value: Any) -> None:
-    print(jsonlib.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    return Console(highlight=False, markup=False)

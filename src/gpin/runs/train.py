@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from gpin.data import open_source, prepare
+from gpin.data import DataSet, open_source, prepare
 from gpin.errors import InputError
 from gpin.files import as_path, write_record
 from gpin.runs.folder import FORMAT, VERSION, Run, environment, open_run
@@ -30,6 +30,7 @@ def train(
     checkpoint_seconds: float = 30.0,
     tensorboard: bool = False,
     progress: bool | None = None,
+    on_start: Callable[[Run, DataSet, VAE], None] | None = None,
     on_epoch: Callable[[int, Epoch], None] | None = None,
     tell: Tell = print,
 ) -> tuple[Run, VAE, History]:
@@ -44,6 +45,7 @@ def train(
         checkpoint_seconds: How often to write a checkpoint.
         tensorboard: Write events for TensorBoard.
         progress: Show a progress bar; by default where there is a terminal.
+        on_start: Called before the first step with the run, its data and its model.
         on_epoch: Called after each epoch.
         tell: Called with each sentence that the user should read.
     """
@@ -82,6 +84,8 @@ def train(
     with _alone(run.folder) if processes.first else contextlib.nullcontext():
         if processes.first:
             _write_about(run, speak)
+            if on_start is not None:
+                on_start(run, parts, vae)
         vae.to(processes.device)
         history = fit(
             vae,

@@ -1,0 +1,73 @@
+"""The command line: parse, call, print.
+
+Torch, numpy, matplotlib and all else that is slow to import is imported inside the commands, so that `gpin --help` and
+every mistake in typing are answered at once.
+"""
+
+import os
+import sys
+import traceback as tracebacks
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import CycloptsError, Parameter
+
+from gpin.cli import data, demo, methods, train, use  # noqa: F401  (their commands register themselves)
+from gpin.cli.base import CheckError, Flag, app
+from gpin.errors import InputError, TrainingError
+
+__all__ = ["app", "main"]
+
+DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that the arguments name (by default those of the process); returns the exit code."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show "±" gets "?"
+    try:
+        app.meta(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+        return DONE
+    except KeyboardInterrupt as interruption:
+        return _say(str(interruption) or "interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:
+        if "--traceback" in tokens:
+            tracebacks.print_exc()
+        return _say(*_sentence(error))
+
+
+def _sentence(error: Exception) -> tuple[str, int]:
+    """What to tell the user of an error in one line, and the exit code."""
+    if isinstance(error, CycloptsError):
+        command = " ".join(["gpin", *(error.command_chain or ())])
+        return f"{error} (see {command} --help)", WRONG_USE
+    if isinstance(error, InputError):
+        return str(error), WRONG_USE
+    if isinstance(error, TrainingError | CheckError):
+        return str(error), FAILED
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror, FAILED
+    return f"unexpected {type(error).__name__}: {error} (--traceback shows where)", FAILED
+
+
+def _say(sentence: str, code: int) -> int:
+    # What several processes of `torchrun` have to say of one mistake is said once a machine.
+    if os.environ.get("LOCAL_RANK", "0") == "0" or sentence.startswith("unexpected"):
+        print("gpin: " + " ".join(sentence.split()), file=sys.stderr)
+    return code
+
+
+@app.meta.default
+def _launch(
+    *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+    traceback: Annotated[bool, Flag, Parameter(help="Show where an error came from, not only what it is.")] = False,
+) -> None:
+    """Options of every command, then the command itself; `main` looks for --traceback when something goes wrong."""
+    app(tokens, exit_on_error=False, print_error=False, result_action="return_value")

@@ -1,0 +1,215 @@
+"""`gpin train`: from data to a run."""
+# ruff: noqa: D417  (what several commands take is described once, in base)
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from gpin.cli.base import (
+    Columns,
+    Device,
+    Flag,
+    Grey,
+    Key,
+    Size,
+    app,
+    first_process,
+    number,
+    on_terminal,
+    print_json,
+    quoted,
+    source_options,
+    tell,
+)
+from gpin.errors import InputError
+
+if TYPE_CHECKING:
+    from gpin.data import DataSet
+    from gpin.runs import Run
+    from gpin.training import History
+    from gpin.vae import VAE
+
+Scaling = Literal["auto", "pixels", "standardised", "binary", "none"]
+
+
+@app.command(sort_key=1, help_epilogue="Example: `gpin train digits --method gp --epochs 20 --set learning_rate=0.001`")
+def train(
+    data: str,
+    /,
+    *more: Annotated[str, Parameter(show=False)],
+    method: str | None = None,
+    latent_dim: int | None = None,
+    epochs: int | None = None,
+    out: Path = Path("runs"),
+    set_: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    config: Path | None = None,
+    seed: int | None = None,
+    columns: Columns = None,
+    key: Key = None,
+    size: Size = None,
+    grey: Grey = None,
+    scaling: Scaling | None = None,
+    start: Path | None = None,
+    device: Device = None,
+    checkpoint_seconds: float = 30.0,
+    tensorboard: Annotated[bool, Flag] = False,
+    json: Annotated[bool, Flag] = False,
+) -> None:
+    """Train a VAE on your data. The same command again resumes, or says that it is done.
+
+    A run is a folder with everything that describes, resumes and repeats it. It can be stopped or killed at any moment,
+    and comes to the same result.
+
+    Parameters
+    ----------
+    data
+        A data set's name (`gpin data list`) or a path: .npy, .npz, .csv, .parquet, or a folder of pictures.
+    method
+        The inference model, see `gpin methods`. [default: gp]
+    latent_dim
+        Latent dimensions. [default: 10]
+    epochs
+        Passes through the training data. [default: 50]
+    out
+        Folder of runs.
+    set_
+        More options as key=value, again and again: of the method, of training (batch_size, learning_rate, schedule,
+        clip_norm, ema, patience), of the data (limit, split_seed), and likelihood, likelihood.variance,
+        architecture.width, ….
+    config
+        Settings from a JSON file, such as another run's run.json; options given here override it.
+    seed
+        Of the first weights, the order of the data and all noise. [default: 0]
+    scaling
+        What the model sees of the data; auto chooses by its values. [default: auto]
+    start
+        A run or a saved model to start from, for methods that can (gp, rme).
+    checkpoint_seconds
+        How often to write a checkpoint.
+    tensorboard
+        Write events for TensorBoard.
+    json
+        Print the result as JSON.
+    """
+    from gpin.runs import train as train_run
+    from gpin.runs.settings import assigned, read_settings
+    from gpin.runs.use import device_named
+
+    wrong = next((text for text in more if "=" not in text), None)
+    if wrong is not None:
+        raise InputError(f"unexpected {wrong!r}: gpin train takes one data set; options such as --epochs have dashes")
+    content = {} if config is None else read_settings(config)
+    flags: dict[tuple[str, ...], Any] = {
+        ("model", "method"): method,
+        ("model", "latent_dim"): latent_dim,
+        ("training", "epochs"): epochs,
+        ("training", "seed"): seed,
+        ("data", "scaling"): scaling,
+        **{("data", "source", name): value for name, value in source_options(columns, key, size, grey).items()},
+    }
+    settings = assigned(_with(content, flags), [*(set_ or []), *more])
+    if device is not None:
+        device_named(device)
+    beginning = _Beginning()
+    try:
+        run, _, history = train_run(
+            data,
+            settings,
+            out=out,
+            start=start,
+            device=device,
+            checkpoint_seconds=checkpoint_seconds,
+            tensorboard=tensorboard,
+            on_start=beginning,
+            tell=tell,
+        )
+    except KeyboardInterrupt:
+        if beginning.folder is None:
+            raise
+        raise KeyboardInterrupt(
+            f"interrupted: the run is kept in {beginning.folder}; the same command goes on from there"
+        ) from None
+    if first_process() and json:
+        print_json(_record(run, history, beginning))
+    elif first_process():
+        _show(run, history, beginning)
+
+
+def _with(content: dict[str, Any], flags: dict[tuple[str, ...], Any]) -> dict[str, Any]:
+    """Settings after the flags that were given.
+
+    Example:
+        >>> _with({"training": {"epochs": 2, "seed": 1}}, {("training", "epochs"): 3, ("training", "seed"): None})
+        {'training': {'epochs': 3, 'seed': 1}}
+    """
+    for place, value in flags.items():
+        if value is None:
+            continue
+        inner = content
+        for name in place[:-1]:
+            inner = inner.setdefault(name, {})
+        inner[place[-1]] = value
+    return content
+
+
+class _Beginning:
+    """Where a run stands when training is about to begin; a person who watches is told what will be trained."""
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self.state: Literal["new", "resumed", "done"] = "new"
+
+    def __call__(self, run: "Run", data: "DataSet", vae: "VAE") -> None:
+        self.folder = run.folder
+        checkpoint = run.checkpoint(lambda sentence: None)
+        record: Any = {} if checkpoint is None else checkpoint.record
+        if record.get("finished"):
+            self.state = "done"
+            return
+        if on_terminal():
+            print(_what(run, data, vae), file=sys.stderr)
+        if record.get("updates"):
+            self.state = "resumed"
+            where = f"{record['epoch']} of {run.settings.training.epochs}"
+            print(f"resuming at epoch {where}: {run.folder}", file=sys.stderr)
+
+
+def _what(run: "Run", data: "DataSet", vae: "VAE") -> str:
+    """What is trained, in one line."""
+    shape = "×".join(map(str, data.shape))
+    instances = f"images of {shape}" if len(data.shape) == 3 else f"rows of {shape}"
+    parts = (
+        f"{data.source.name}: {len(data.train):,} {instances}",
+        {"none": "not scaled"}.get(data.scaling.kind, data.scaling.kind),
+        f"method {run.model.method}",
+        f"{sum(p.numel() for p in vae.parameters()):,} parameters",
+    )
+    return " · ".join(parts)
+
+
+def _show(run: "Run", history: "History", beginning: _Beginning) -> None:
+    print(f"{'done already' if beginning.state == 'done' else 'done'}: {run.folder}")
+    print(f"best epoch {history.best} of {len(history.epochs)}, validation ELBO {number(_best(history))} nats")
+    if sys.stdout.isatty():
+        print(f"next: gpin evaluate {quoted(run.folder)}")
+
+
+def _record(run: "Run", history: "History", beginning: _Beginning) -> dict[str, Any]:
+    return {
+        "run": str(run.folder),
+        "began": beginning.state,
+        "epochs": len(history.epochs),
+        "best_epoch": history.best,
+        "validation_elbo": _best(history),
+        "seconds": history.seconds,
+        "data": run.location,
+        "shape": list(run.model.shape),
+        "scaling": run.scaling.kind,
+        "method": run.model.method,
+    }
+
+
+def _best(history: "History") -> float:
+    return history.validation[history.best - 1]

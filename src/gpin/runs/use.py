@@ -1,0 +1,439 @@
+"""What a trained run is used for: scored, and asked for codes, reconstructions and samples, in batches; and the tables,
+arrays and pictures that come of it, which appear whole or not at all."""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpin.data import BENCHMARKS, Rows, Scaling, Source, SourceConfig, as_model_data, open_source
+from gpin.errors import InputError
+from gpin.estimators import LogLikelihood
+from gpin.inference import ELBO
+from gpin.inputs import whole_number
+from gpin.runs.folder import Run
+from gpin.seeding import seeded
+from gpin.vae import VAE
+
+__all__ = [
+    "Evaluation",
+    "check_output",
+    "check_seed",
+    "column_names",
+    "device_named",
+    "encode_rows",
+    "evaluate",
+    "log_volume",
+    "open_data",
+    "pairs_picture",
+    "picture",
+    "random_rows",
+    "reconstruct_rows",
+    "sample_rows",
+    "spread_rows",
+    "write_array",
+    "write_table",
+]
+
+BATCH = 128
+"""Instances that are read and encoded together, as many as `VAE.log_likelihood` takes."""
+ELBO_SAMPLES = 10
+"""Draws of z for each instance's ELBO."""
+TILE = 64
+"""Pixels that a small image is enlarged to."""
+ACROSS = 16
+"""Images side by side, at most."""
+
+Told = Callable[[int], None]
+Columns = Mapping[str, np.ndarray]
+
+
+def device_named(name: str | None) -> torch.device:
+    """A device by name, by default a GPU where there is one."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise InputError(f"there is no device {name!r} here: give cpu, cuda, cuda:1, …, or leave it out") from None
+    return device
+
+
+# Which data ------------------------------------------------------------------------------------------
+
+
+def open_data(run: Run, data: str, given: Mapping[str, Any]) -> Rows:
+    """All rows of a source as data for a run's model; what is not said about reading it is as in the run.
+
+    Options of the run that do not apply to this source are dropped; those in `given` are refused then. The columns of
+    a table are matched by name, or by position where `given` names them.
+
+    Arguments:
+        run: Whose model it is for.
+        data: A benchmark set's name or a path.
+        given: Options of a `SourceConfig` that the user gave.
+    """
+    own = {**run.settings.data.source.model_dump(), "columns": run.columns}
+    inherited = {name: own[name] for name in _applicable(data)}
+    source = open_source(data, SourceConfig.parse({**inherited, **given}, "the data"))
+    return _as_model_data(run, source, by_name="columns" not in given)
+
+
+def _applicable(data: str) -> tuple[str, ...]:
+    """The options of a `SourceConfig` that apply to a source, by its name."""
+    if data in BENCHMARKS:
+        return ()
+    path = Path(data).expanduser()
+    if path.is_dir():
+        return ("size", "grey")
+    options = dict.fromkeys((".csv", ".tsv", ".txt", ".parquet"), ("columns",))
+    return {**options, ".npz": ("key",)}.get(path.suffix.lower(), ())
+
+
+def _as_model_data(run: Run, source: Source, by_name: bool) -> Rows:
+    return as_model_data(source, run.model.shape, run.scaling, run.columns if by_name else None)
+
+
+def random_rows(rows: Rows, limit: int | None, seed: int = 0) -> Rows:
+    """At most `limit` of the rows, chosen by the seed, in their own order."""
+    if limit is None or whole_number(limit, "limit") >= len(rows):
+        return rows
+    chosen = np.random.default_rng(seed).choice(len(rows), limit, replace=False)
+    return Rows(rows.values, rows.rows[np.sort(chosen)], rows.scaling)
+
+
+def spread_rows(rows: Rows, count: int | None) -> Rows:
+    """At most `count` of the rows, at even distances from the first to the last."""
+    if count is None or whole_number(count, "count") >= len(rows):
+        return rows
+    chosen = np.linspace(0, len(rows) - 1, count).astype(np.int64)
+    return Rows(rows.values, rows.rows[chosen], rows.scaling)
+
+
+def _batches(rows: Rows) -> Iterator[tuple[np.ndarray, Tensor]]:
+    """Row numbers in the source, and x `(batch, *shape)`."""
+    for start in range(0, len(rows), BATCH):
+        index = np.arange(start, min(start + BATCH, len(rows)))
+        yield rows.rows[index], rows.__getitems__(index)
+
+
+# Scores ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How well a model explains data.
+
+    Attributes:
+        log_likelihood: log p(x) in nats, with diagnostics, in the units of the model.
+        elbo: The bound with its terms, from ten draws of z an instance.
+        dims: D, the numbers in an instance.
+        log_volume: Σ log scale over them: log p(value) = log p(x) − log_volume in the units of the data.
+    """
+
+    log_likelihood: LogLikelihood
+    elbo: ELBO
+    dims: int
+    log_volume: float
+
+    @property
+    def bits_per_dim(self) -> float:
+        """−log₂ p(value) / D, mean over instances, in the units of the data."""
+        return -(self.log_likelihood.mean - self.log_volume) / (self.dims * math.log(2))
+
+    @property
+    def bits_per_dim_stderr(self) -> float:
+        """Its standard error."""
+        return self.log_likelihood.stderr / (self.dims * math.log(2))
+
+    @property
+    def elbo_stderr(self) -> float:
+        """The standard error of the mean ELBO."""
+        return _stderr(self.elbo.value)
+
+    def record(self) -> dict[str, Any]:
+        """Ready for JSON; what is not known is null."""
+        found, bound = self.log_likelihood, self.elbo
+        known = found.khat[~found.khat.isnan()]
+        record = {
+            "instances": found.values.numel(),
+            "samples": found.samples,
+            "proposal": found.proposal,
+            "log_likelihood": {"mean": found.mean, "stderr": found.stderr, "mc_error": found.mean_mc_error},
+            "ess": {"mean": _mean(found.ess), "median": found.ess.median().item()},
+            "khat": {
+                "median": known.median().item() if len(known) else math.nan,
+                "share_above_0.7": _mean(known > 0.7) if len(known) else math.nan,
+            },
+            "bits_per_dim": {"mean": self.bits_per_dim, "stderr": self.bits_per_dim_stderr},
+            "elbo": {
+                "mean": _mean(bound.value),
+                "stderr": self.elbo_stderr,
+                "reconstruction": _mean(bound.reconstruction),
+                "kl": _mean(bound.kl),
+                "weight_kl": _mean(bound.weight_kl),
+            },
+        }
+        return _finite(record)
+
+
+def evaluate(
+    vae: VAE,
+    rows: Rows,
+    *,
+    samples: int = 100,
+    proposal: str = "encoder",
+    seed: int = 0,
+    log_volume: float = 0.0,
+    told: Told | None = None,
+) -> Evaluation:
+    """Score a model on data, a batch in memory at a time.
+
+    Arguments:
+        vae: The model.
+        rows: The data.
+        samples: K, for the log-likelihood.
+        proposal: "encoder" or "refined", see `VAE.log_likelihood`.
+        seed: Of all noise.
+        log_volume: Of the scaling of the data, see `log_volume`.
+        told: Called after each batch with its size.
+    """
+    likelihoods = []
+    with seeded(check_seed(seed)):
+        for _, x in _batches(rows):
+            likelihoods.append(vae.log_likelihood(x, samples, proposal))
+            if told is not None:
+                told(len(x))
+    with seeded(seed), torch.no_grad():
+        bounds = [vae.elbo(x, ELBO_SAMPLES) for _, x in _batches(rows)]
+    terms = [torch.cat([getattr(part, name) for part in bounds]) for name in ("reconstruction", "kl", "weight_kl")]
+    return Evaluation(LogLikelihood.join(likelihoods), ELBO(*terms), math.prod(vae.shape), log_volume)
+
+
+def log_volume(run: Run) -> float:
+    """Σ log scale over the numbers of an instance; zero where p(x|z) is a probability and not a density."""
+    bernoulli = run.model.likelihood.kind == "bernoulli"
+    return 0.0 if bernoulli else run.scaling.log_volume(math.prod(run.model.shape))
+
+
+def check_seed(seed: int) -> int:
+    """A seed that torch takes, with room for one a batch."""
+    if not 0 <= seed < 2**62:
+        raise InputError(f"seed must lie between 0 and 2⁶² − 1, got {seed}")
+    return seed
+
+
+def _mean(values: Tensor) -> float:
+    return values.double().mean().item()
+
+
+def _stderr(values: Tensor) -> float:
+    return values.double().std().item() / math.sqrt(len(values)) if len(values) > 1 else math.nan
+
+
+def _finite(value: Any) -> Any:
+    """A record with None for what is not a finite number, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# Codes, reconstructions, samples ---------------------------------------------------------------------
+
+
+def encode_rows(vae: VAE, rows: Rows, *, samples: int = 100, seed: int = 0) -> Iterator[Columns]:
+    """What the encoder says of each instance, as the columns of a table, batch by batch.
+
+    `row`; `mean_0`, …, and `std_0`, … of q(z|x); for methods that have one `uncertainty`, with its parts
+    `uncertainty_f` and `uncertainty_h`, of the posterior mean and standard deviation; `log_likelihood` in the units of
+    the model, with `ess` and `khat`.
+
+    Arguments:
+        vae: The model.
+        rows: The data.
+        samples: K, for the log-likelihood; 0 leaves it out.
+        seed: Of all noise.
+    """
+    whole_number(samples, "samples", least=0)
+    uncertain = knows_uncertainty(vae, rows)
+    check_seed(seed)
+    for number, (numbers, x) in enumerate(_batches(rows)):
+        with seeded(seed + number), torch.no_grad():
+            q = vae.encode(x)
+            columns = {"row": numbers}
+            for name, moment in (("mean", q.mean), ("std", q.stddev)):
+                columns |= {f"{name}_{j}": column for j, column in enumerate(_array(moment).T)}
+            if uncertain:
+                found = vae.uncertainty(x)
+                columns |= {
+                    "uncertainty": _array(found.total),
+                    "uncertainty_f": _array(found.mean_part),
+                    "uncertainty_h": _array(found.std_part),
+                }
+            if samples:
+                ll = vae.log_likelihood(x, samples)
+                columns |= {"log_likelihood": _array(ll.values), "ess": _array(ll.ess), "khat": _array(ll.khat)}
+        yield columns
+
+
+def knows_uncertainty(vae: VAE, rows: Rows) -> bool:
+    """Whether the encoder can say how uncertain it is."""
+    try:
+        vae.uncertainty(rows.__getitems__([0]))
+    except InputError:
+        return False
+    return True
+
+
+def reconstruct_rows(vae: VAE, rows: Rows, *, seed: int = 0) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+    """Row numbers, x and E[x|z] at the posterior mean of z, `(batch, *shape)` in the units of the model, by batch."""
+    check_seed(seed)
+    for number, (numbers, x) in enumerate(_batches(rows)):
+        with seeded(seed + number):
+            yield numbers, x, vae.reconstruct(x).cpu()
+
+
+def sample_rows(vae: VAE, count: int, *, noise: bool = False, seed: int = 0) -> Iterator[Tensor]:
+    """`count` draws from the model, `(batch, *shape)` in the units of the model, by batch."""
+    whole_number(count, "count")
+    check_seed(seed)
+    for number, start in enumerate(range(0, count, BATCH)):
+        with seeded(seed + number):
+            x = vae.sample(min(BATCH, count - start), noise).cpu()
+        yield x
+
+
+def _array(values: Tensor) -> np.ndarray:
+    return values.detach().cpu().numpy()
+
+
+def column_names(run: Run) -> list[str]:
+    """Of the run's table: its own, or x_0, x_1, … where it has none."""
+    return list(run.columns or (f"x_{j}" for j in range(run.model.shape[0])))
+
+
+# Files -----------------------------------------------------------------------------------------------
+
+
+ENDINGS = {
+    "images": (".png", ".npy"),
+    "a table": (".csv", ".parquet", ".npy"),
+    "a row an instance": (".parquet", ".csv"),
+    "a page": (".html", ".htm"),
+    "a model": (".onnx",),
+}
+"""Of the files that can hold something."""
+
+
+def check_output(path: Path, what: str) -> str:
+    """The ending of a file to write, in small letters, if it fits what the file is to hold; missing folders are made.
+
+    Arguments:
+        path: The file.
+        what: One of `ENDINGS`.
+    """
+    ending = path.suffix.lower()
+    if ending not in ENDINGS[what]:
+        raise InputError(f"cannot write {what} to {path}: its name must end in {' or '.join(ENDINGS[what])}")
+    if path.is_dir():
+        raise InputError(f"cannot write to {path}: it is a folder, and a file is needed")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return ending
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A file to write beside `path`, which it becomes in the end, or nothing does."""
+    beside = path.with_name(path.name + ".part")
+    try:
+        yield beside
+        os.replace(beside, path)
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def write_table(path: Path, batches: Iterable[Columns]) -> int:
+    """Write columns, batch after batch, as .parquet or .csv; returns the number of rows."""
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    count, writer = 0, None
+    with written_whole(path) as beside, open(beside, "wb") as file:
+        try:
+            for columns in batches:
+                table = pa.table({name: np.ascontiguousarray(column) for name, column in columns.items()})
+                if writer is None and path.suffix.lower() == ".csv":
+                    # A header of numbers alone would be read as a row of data.
+                    options = csv.WriteOptions(include_header=not all(map(_is_number, columns)))
+                    writer = csv.CSVWriter(file, table.schema, write_options=options)
+                elif writer is None:
+                    writer = parquet.ParquetWriter(file, table.schema)
+                writer.write_table(table)
+                count += table.num_rows
+        finally:
+            if writer is not None:
+                writer.close()
+    return count
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def write_array(path: Path, batches: Iterable[np.ndarray], count: int) -> None:
+    """Write `count` instances, batch after batch, as one .npy file `(count, *shape)`."""
+    array: np.ndarray | None = None
+    start = 0
+    with written_whole(path) as beside:
+        for batch in batches:
+            if array is None:
+                array = np.lib.format.open_memmap(beside, "w+", batch.dtype, (count, *batch.shape[1:]))
+            array[start : start + len(batch)] = batch
+            start += len(batch)
+        assert isinstance(array, np.memmap)
+        array.flush()
+
+
+def picture(images: Tensor, scaling: Scaling) -> bytes:
+    """Images `(count, channels, height, width)`, in the units of the model, in a square as a PNG file."""
+    from gpin.report.plots import image_grid, image_png  # brings matplotlib, which nothing else here needs
+
+    grid = image_grid(_unit(images, images, scaling), columns=min(ACROSS, math.ceil(math.sqrt(len(images)))))
+    return image_png(grid, _magnified(images))
+
+
+def pairs_picture(x: Tensor, reconstructions: Tensor, scaling: Scaling) -> bytes:
+    """Images, each above its reconstruction, sixteen side by side, as a PNG file."""
+    from gpin.report.plots import image_png, pairs
+
+    parts = (_unit(part, x, scaling) for part in (x, reconstructions))
+    above, below = ([part[i : i + ACROSS] for i in range(0, len(part), ACROSS)] for part in parts)
+    blocks = [pairs(*rows) for rows in zip(above, below, strict=True)]
+    width = blocks[0].shape[1]
+    padded = [np.pad(block, ((0, 3), (0, width - block.shape[1]), (0, 0))) for block in blocks]
+    return image_png(np.concatenate(padded)[:-3], _magnified(x))
+
+
+def _unit(images: Tensor, like: Tensor, scaling: Scaling) -> np.ndarray:
+    """Images as they are shown, in [0, 1]: as they are where that is their range, else from the least to the most."""
+    if images.shape[1] not in (1, 3):
+        raise InputError(f"images of {images.shape[1]} channels cannot be shown: write a .npy file instead")
+    low, high = like.min().item(), like.max().item()
+    if scaling.kind in ("pixels", "binary") or (scaling.kind == "none" and low > -0.5 and high < 1.5):
+        low, high = 0.0, 1.0
+    return ((images - low) / max(high - low, 1e-12)).numpy()
+
+
+def _magnified(images: Tensor) -> int:
+    return max(1, TILE // max(images.shape[-2:]))

@@ -1,0 +1,178 @@
+"""`gpin train`: settings from everywhere, what it says, resuming, and what it refuses."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpin.errors import InputError
+from gpin.runs import open_run
+
+SMALL = ["--latent-dim", "2", "--set", "architecture.width=16"]
+
+
+def test_a_run_says_where_it_is_and_again_that_it_is_done(gpin, files, tmp_path):
+    command = ["train", files / "table.csv", *SMALL, "--epochs", "1", "--out", tmp_path / "runs"]
+    first = gpin(*command)
+    assert (first.code, first.err) == (0, "")
+    folder = next((tmp_path / "runs").iterdir())
+    where, result = first.out.splitlines()
+    assert where == f"done: {folder}"
+    assert result.startswith("best epoch 1 of 1, validation ELBO ")
+    again = gpin(*command)
+    assert (again.code, again.err) == (0, "")
+    assert again.out == first.out.replace("done:", "done already:")
+
+
+def test_json(gpin, files, tmp_path):
+    said = gpin("train", files / "pictures", "--grey", *SMALL, "--epochs", "1", "--out", tmp_path, "--json")
+    assert (said.code, said.err) == (0, "")
+    record = json.loads(said.out)
+    assert record["shape"] == [1, 12, 10]
+    assert (record["began"], record["epochs"], record["best_epoch"]) == ("new", 1, 1)
+    assert (record["scaling"], record["method"]) == ("pixels", "gp")
+    assert isinstance(record["validation_elbo"], float)
+    assert open_run(record["run"]).location == record["data"] == str(files / "pictures")
+
+
+def test_assignments_override_flags_which_override_the_config(gpin, files, tmp_path, monkeypatch):
+    asked = []
+
+    def stop(data, settings, **_):
+        asked.append(settings)
+        raise InputError("enough")
+
+    monkeypatch.setattr("gpin.runs.train", stop)
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps(
+            {
+                "model": {"method": "vae", "latent_dim": 3},
+                "training": {"epochs": 7, "seed": 5, "batch_size": 16},
+                "data": {"source": {"columns": ["a", "b"]}},
+            }
+        )
+    )
+    gpin("train", "x.csv", "--config", config, "--epochs", "8", "--seed", "6", "--set", "seed=9", "limit=10")
+    gpin("train", "--set", "ema=0.5", "x.csv", "--method", "gp", "--set", "covariance=full", "--columns", "b, c")
+    gpin("train", "x.csv", "--scaling", "none", "--size", "64x48", "--grey", "--key", "x")
+    first, second, third = asked
+    assert (first.model.method, first.model.latent_dim) == ("vae", 3)
+    assert (first.training.epochs, first.training.seed, first.training.batch_size) == (8, 9, 16)
+    assert (first.data.source.columns, first.data.limit) == (("a", "b"), 10)
+    assert (second.training.ema, second.model.options) == (0.5, {"covariance": "full"})
+    assert (second.training.epochs, second.model.latent_dim) == (50, 10)
+    assert second.data.source.columns == ("b", "c")
+    assert (third.data.scaling, third.data.source.size, third.data.source.grey) == ("none", (64, 48), True)
+    assert third.data.source.key == "x"
+
+
+def test_a_run_can_be_repeated_from_its_own_settings(gpin, files, runs, tmp_path):
+    config = Path(runs["table"]) / "run.json"
+    said = gpin("train", files / "table.csv", "--config", config, "--out", tmp_path, "--json")
+    assert Path(json.loads(said.out)["run"]).name == Path(runs["table"]).name
+    assert (
+        open_run(json.loads(said.out)["run"]).load(print).checksum() == open_run(runs["table"]).load(print).checksum()
+    )
+
+
+def test_a_warm_start(gpin, files, runs, tmp_path):
+    options = ["--epochs", "1", "--latent-dim", "2", "--set", "architecture.width=16", "--out", tmp_path, "--json"]
+    said = gpin("train", files / "table.npy", *options, "--start", runs["plain"])
+    assert said.code == 0, said.err
+    assert open_run(json.loads(said.out)["run"]).start == open_run(runs["plain"]).load(print).checksum()
+
+
+def test_a_text_column_is_refused_with_advice_that_works(gpin, files, tmp_path):
+    said = gpin("train", files / "mixed.csv", *SMALL, "--epochs", "1", "--out", tmp_path)
+    assert said.code == 2
+    assert said.one_line
+    assert "--columns a,b,c" in said.err
+    assert (
+        gpin("train", files / "mixed.csv", *SMALL, "--epochs", "1", "--out", tmp_path, "--columns", "a,b,c").code == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing.csv"], "nothing.csv does not exist"),
+        (["digitz"], "did you mean 'digits'?"),
+        (["digits", "--method", "gq"], "unknown method 'gq'"),
+        (["digits", "--epochs", "0"], "training.epochs"),
+        (["digits", "--latent-dim", "0"], "latent_dim"),
+        (["digits", "--set", "learning_rat=1"], "did you mean 'learning_rate'?"),
+        (["digits", "--set", "covariance"], "expected key=value"),
+        (["digits", "--set", "covariance=round"], "covariance"),
+        (["digits", "surplus"], "unexpected 'surplus'"),
+        (["digits", "--columns", "a"], "--columns"),
+        (["digits", "--size", "64x"], "--size"),
+        (["digits", "--size", "0"], "--size"),
+        (["digits", "--scaling", "wrong"], "scaling"),
+        (["digits", "--config", "none.json"], "none.json"),
+        (["digits", "--start", "nowhere"], "nowhere"),
+        (["digits", "--device", "abacus"], "no device 'abacus'"),
+        (["digits", "--checkpoint-seconds", "soon"], "soon"),
+        ([], "DATA"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(gpin, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    said = gpin("train", *arguments)
+    assert (said.code, said.out) == (2, "")
+    assert said.one_line
+    assert words in said.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_processes_than_the_first_say_nothing(gpin, files, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    said = gpin("train", files / "table.csv", *SMALL, "--epochs", "1", "--out", tmp_path, "--json")
+    assert said == (0, "", "")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert gpin("train", files / "nothing.csv") == (2, "", "")
+
+
+def test_a_training_error_is_exit_code_1(gpin, files, tmp_path):
+    said = gpin("train", files / "table.csv", *SMALL, "--epochs", "1", "--set", "learning_rate=1e30", "--out", tmp_path)
+    assert said.code == 1
+    assert said.one_line
+    assert "smaller learning_rate" in said.err
+
+
+def test_control_c_keeps_the_run_and_the_same_command_finishes_it(gpin, files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["train", str(files / "table.csv"), *SMALL, "--epochs", "300"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpin", *command, "--checkpoint-seconds", "0"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not any(path.read_text() for path in Path().glob("runs/*/metrics.jsonl")):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    folder = next(Path("runs").iterdir())
+    kept = f"gpin: interrupted: the run is kept in {folder}; the same command goes on from there\n"
+    assert (process.returncode, out, err) == (130, "", kept)
+
+    half = gpin("evaluate", folder, "--limit", "5", "--samples", "2", "--json")
+    assert half.code == 0
+    assert half.err == f"gpin: {folder} is not finished: these are the best weights so far\n"
+
+    done = gpin(*command)
+    assert done.code == 0
+    assert re.fullmatch(rf"resuming at epoch \d+ of 300: {folder}\n", done.err)
+    assert done.out.startswith(f"done: {folder}\n")
+    history, finished = open_run(folder).history(print)
+    assert finished
+    assert len(history.epochs) == 300

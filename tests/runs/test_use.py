@@ -1,0 +1,189 @@
+"""What a run is used for, without a command line: rows, scores, codes, and files that are whole or not there."""
+
+import math
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+
+import gpin
+from gpin.data import Rows, Scaling
+from gpin.errors import InputError
+from gpin.inference import ELBO
+from gpin.runs import use
+from gpin.seeding import seeded
+
+PLAIN = Scaling(kind="none")
+
+
+@pytest.fixture
+def rows():
+    values = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
+    return Rows(values, np.arange(300), PLAIN)
+
+
+def model(method="gp", **options):
+    vae = gpin.build((3,), method, 2, seed=0, architecture={"width": 8}, **options)
+    vae.prepare(torch.linspace(-2, 2, 60).reshape(20, 3))
+    return vae.eval()
+
+
+# Rows ------------------------------------------------------------------------------------------------
+
+
+def test_random_rows_are_chosen_once_each_by_the_seed(rows):
+    first, again, other = (use.random_rows(rows, 50, seed) for seed in (0, 0, 1))
+    assert len(set(first.rows)) == 50
+    assert (np.diff(first.rows) > 0).all()
+    np.testing.assert_array_equal(first.rows, again.rows)
+    assert (first.rows != other.rows).any()
+    assert use.random_rows(rows, None) is use.random_rows(rows, 300) is rows
+
+
+def test_spread_rows_go_from_the_first_to_the_last(rows):
+    assert use.spread_rows(rows, 4).rows.tolist() == [0, 99, 199, 299]
+    assert use.spread_rows(rows, 1).rows.tolist() == [0]
+    assert use.spread_rows(rows, None) is use.spread_rows(rows, 301) is rows
+
+
+# Scores ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["gp", "vae", "sa", "iaf"])
+def test_evaluation_in_batches_is_that_of_one_call(rows, method):
+    vae, told = model(method), []
+    found = use.evaluate(vae, rows, samples=7, seed=5, told=told.append)
+    with seeded(5):
+        expected = vae.log_likelihood(rows.values, 7)
+    torch.testing.assert_close(found.log_likelihood.values, expected.values)
+    assert told == [128, 128, 44]
+
+
+def test_evaluation_leaves_the_random_state_alone(rows):
+    vae, before = model(), torch.get_rng_state()
+    use.evaluate(vae, rows, samples=2)
+    list(use.encode_rows(vae, rows, samples=2))
+    list(use.sample_rows(vae, 5))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_terms_of_the_bound_are_means_over_instances(rows):
+    vae = model("vae")
+    found = use.evaluate(vae, rows, samples=2).record()["elbo"]
+    with seeded(99), torch.no_grad():
+        many: ELBO = vae.elbo(rows.values, 1000)
+    assert found["kl"] == pytest.approx(many.kl.mean().item(), rel=1e-5)
+    # Ten draws for each of 300 instances: a standard error of far less than that of one draw.
+    assert found["reconstruction"] == pytest.approx(many.reconstruction.mean().item(), abs=0.1)
+    assert found["weight_kl"] == 0
+
+
+def test_bits_per_dimension_do_not_depend_on_the_units(rows):
+    vae, units = model(), np.array([2.0, 0.5, 10.0])
+    own = use.evaluate(vae, rows, samples=3)
+    scaling = Scaling(kind="standardised", offset=(1.0, 2.0, 3.0), scale=tuple(units))
+    other = Rows(rows.values * units + [1, 2, 3], rows.rows, scaling)
+    found = use.evaluate(vae, other, samples=3, log_volume=scaling.log_volume(3))
+    assert own.bits_per_dim == pytest.approx(-own.log_likelihood.mean / (3 * math.log(2)))
+    assert found.bits_per_dim == pytest.approx(own.bits_per_dim + np.log2(units).sum() / 3, rel=1e-5)
+
+
+def test_one_instance_and_one_sample_leave_much_unknown(rows):
+    record = use.evaluate(model(), use.spread_rows(rows, 1), samples=1).record()
+    assert record["log_likelihood"]["stderr"] is record["log_likelihood"]["mc_error"] is None
+    assert record["bits_per_dim"]["stderr"] is record["elbo"]["stderr"] is record["khat"]["median"] is None
+
+
+# Codes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["gp", "vae", "sa", "iaf", "me", "vlae"])
+def test_codes_of_every_kind_of_method(rows, method):
+    batches = list(use.encode_rows(model(method), rows, samples=3))
+    assert [len(batch["row"]) for batch in batches] == [128, 128, 44]
+    assert ("uncertainty" in batches[0]) == (method == "gp")
+    assert all(np.isfinite(batch[name]).all() for batch in batches for name in batch if name != "khat")
+    again = list(use.encode_rows(model(method), rows, samples=3))
+    assert all(np.array_equal(a[n], b[n], equal_nan=True) for a, b in zip(batches, again, strict=True) for n in a)
+
+
+def test_deterministic_towers_have_no_uncertainty(rows):
+    (batch,) = use.encode_rows(model(towers="deterministic"), use.spread_rows(rows, 5), samples=0)
+    assert list(batch) == ["row", "mean_0", "mean_1", "std_0", "std_1"]
+
+
+# Files -----------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_written_in_batches(tmp_path):
+    batches = [{"a": np.arange(3), "b": np.full(3, 0.5, np.float32)}, {"a": np.arange(3, 5), "b": np.zeros(2, "f4")}]
+    assert use.write_table(tmp_path / "t.parquet", batches) == 5
+    table = pyarrow.parquet.read_table(tmp_path / "t.parquet")
+    assert table.to_pydict() == {"a": [0, 1, 2, 3, 4], "b": [0.5, 0.5, 0.5, 0, 0]}
+    assert use.write_table(tmp_path / "t.csv", batches) == 5
+    assert (tmp_path / "t.csv").read_text().splitlines()[:2] == ['"a","b"', "0,0.5"]
+
+
+def test_a_csv_file_of_nameless_columns_has_no_header(tmp_path):
+    use.write_table(tmp_path / "t.csv", [{"1": np.arange(2), "2": np.arange(2)}])
+    assert (tmp_path / "t.csv").read_text() == "0,0\n1,1\n"
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".npy"])
+def test_what_fails_on_the_way_leaves_nothing(tmp_path, ending):
+    def batches():
+        yield {"a": np.arange(3)}
+        raise KeyboardInterrupt
+
+    path = tmp_path / f"t{ending}"
+    path.write_text("before")
+    arrays = (batch["a"] for batch in batches())
+    with pytest.raises(KeyboardInterrupt):
+        use.write_array(path, arrays, 6) if ending == ".npy" else use.write_table(path, batches())
+    assert [found.read_text() for found in tmp_path.iterdir()] == ["before"]
+
+
+def test_an_array_is_written_in_batches(tmp_path):
+    use.write_array(tmp_path / "a.npy", iter([np.zeros((2, 3)), np.ones((1, 3))]), 3)
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), [[0] * 3, [0] * 3, [1] * 3])
+
+
+# Pictures --------------------------------------------------------------------------------------------
+
+
+def pixels(content):
+    import io
+
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(content)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "x", "levels"),
+    [
+        ("pixels", [-0.2, 0.0, 0.2, 1.2], [0, 0, 51, 255]),
+        ("none", [-0.2, 0.0, 0.2, 1.2], [0, 0, 51, 255]),
+        ("none", [0.0, 100.0, 150.0, 200.0], [0, 128, 191, 255]),
+        ("standardised", [-2.0, 0.0, 1.0, 2.0], [0, 128, 191, 255]),
+        ("standardised", [3.0, 3.0, 3.0, 3.0], [0, 0, 0, 0]),
+    ],
+)
+def test_images_are_shown_in_their_range(kind, x, levels):
+    images = torch.tensor(x).reshape(1, 1, 2, 2).repeat(1, 3, 1, 1)
+    found = pixels(use.picture(images, Scaling(kind=kind)))
+    assert found.shape == (64, 64, 4)
+    assert found[::32, ::32, 0].flatten().tolist() == levels
+
+
+def test_odd_channels_are_refused():
+    with pytest.raises(InputError, match=r"2 channels.*\.npy"):
+        use.picture(torch.zeros(1, 2, 4, 4), PLAIN)
+
+
+def test_a_device_that_is_not_there():
+    assert use.device_named("cpu") == torch.device("cpu")
+    for name in ("abacus", "cuda:99"):
+        with pytest.raises(InputError, match=name):
+            use.device_named(name)

@@ -1,0 +1,48 @@
+"""Every command and every line of Python in the tutorials and how-tos runs, in the order of the page."""
+
+import contextlib
+import glob
+import io
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from gpin.cli import main
+from gpin.inference import METHODS
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])
+BLOCK = re.compile(r"^```(python|sh|sh fails)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def command(line):
+    """The words of a command after `gpin`, with `*` expanded as a shell would."""
+    words = shlex.split(line)
+    assert words[0] == "gpin"
+    return [found for word in words[1:] for found in (glob.glob(word) if "*" in word else [word])]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_does_what_it_says(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(METHODS, "homoscedastic", raising=False)  # which a page registers
+    names = {}
+    text = page.read_text()
+    blocks = BLOCK.findall(text)
+    assert len(blocks) == text.count("\n```") // 2 - text.count("\n```\ntorchrun")
+    for kind, block in blocks:
+        if kind == "python":
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(compile(block, page.name, "exec"), names)
+            continue
+        for line in block.strip().splitlines():
+            code = main(command(line))
+            assert code == (2 if "fails" in kind else 0), line
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
