@@ -17,7 +17,7 @@ from gpin.inference import METHODS, InferenceModel, MethodConfig
 
 TABLE, IMAGE = (6,), (1, 28, 28)
 BATCHES = (1, 2, 7, 128)
-PARTS = ("uncertainty", "uncertainty_mean_part", "uncertainty_std_part")
+PARTS = ("uncertainty", "uncertainty_f", "uncertainty_h")
 
 VARIANTS = [
     (TABLE, "gp", {"covariance": "diagonal", "marginal": "exact"}),

@@ -47,7 +47,7 @@ def export(
     """Write what a trained VAE infers as one ONNX file, weights and all, for any batch size, in float32.
 
     Input `x` `(batch, *shape)`; outputs `mean` and `std` `(batch, d)`, the moments of q(z|x), and with method `gp`
-    also `uncertainty`, `uncertainty_mean_part` and `uncertainty_std_part`, each `(batch,)`. The file carries gpin's
+    also `uncertainty`, `uncertainty_f` and `uncertainty_h`, each `(batch,)`. The file carries gpin's
     version, the method and the data's shape as metadata. The methods `sa`, `iaf` and `vlae` cannot be exported.
 
     Arguments:
@@ -116,7 +116,7 @@ class _InferencePath(nn.Module):
         _fix_counts(self.vae)
         inference = self.vae.inference
         self.uncertain = isinstance(inference, GPEncoder) and inference.options.towers == "random"
-        parts = ["uncertainty", "uncertainty_mean_part", "uncertainty_std_part"] if self.uncertain else []
+        parts = ["uncertainty", "uncertainty_f", "uncertainty_h"] if self.uncertain else []
         self.names = ["mean", "std", *parts]
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:

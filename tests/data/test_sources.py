@@ -353,7 +353,7 @@ def test_mixed_sizes_need_a_size_and_are_cropped_around_the_centre(tmp_path):
     picture(tmp_path / "a.png", wide)
     picture(tmp_path / "b.png", np.full((20, 20, 3), 100, np.uint8))
     picture(tmp_path / "c.png", np.full((20, 20, 3), 100, np.uint8))
-    refused(tmp_path, r"pictures of 2 sizes \(2 of 20×20, 1 of 10×30; height×width\): .*--size, such as 20 20")
+    refused(tmp_path, r"pictures of 2 sizes \(2 of 20×20, 1 of 10×30; height×width\): .*--size, such as 20x20")
     values = open_source(tmp_path, SourceConfig(size=(5, 5))).values
     assert values.shape == (3, 3, 5, 5)
     assert (values[0, :, :, 2] == 200).all()

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from gpin.demo.estimates import Correlation, verdict
+from gpin.demo.estimates import verdict
+from gpin.report.numbers import Correlation
 
 
 def test_the_correlation_is_spearmans():

@@ -291,8 +291,8 @@ def test_each_block_of_the_recursive_mixture_follows_its_own_objective(double):
     torch.manual_seed(1)
     encoders, nets = vae.inference.components, vae.inference.weight_nets
     moments = [encoder.moments(encoder.trunk(x))[:2] for encoder in encoders]
-    noise = torch.randn(1, len(x), 3, D)
-    z = [mean + std * noise[:, :, m] for m, (mean, std) in enumerate(moments)]
+    noise = torch.randn(1, 3, len(x), D)
+    z = [mean + std * noise[:, m] for m, (mean, std) in enumerate(moments)]
     weights = [net(encoders[0].trunk(x)).sigmoid()[:, 0] for net in nets]
 
     def log_mixture(m, point, epsilon):

@@ -17,12 +17,13 @@ from scipy.stats import spearmanr
 
 from gpin.data import Rows, Scaling
 from gpin.errors import InputError
+from gpin.report.numbers import Correlation, number
 from gpin.runs import open_run, train
 from gpin.runs.comparison import compare, score_rows, summary, verdict
 from gpin.runs.differences import flat_settings, short_names
 from gpin.runs.figures import Display
 from gpin.runs.page import compose, write_report
-from gpin.runs.scores import Correlation, column_moments, number
+from gpin.runs.scores import column_moments
 from gpin.runs.settings import assigned
 from gpin.runs.use import random_rows
 from gpin.seeding import seeded

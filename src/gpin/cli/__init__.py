@@ -25,6 +25,8 @@ DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name (by default those of the process); returns the exit code."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
+    # Torch's threads wait for each other by spinning, which on a busy machine can take six times as long as working.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that cannot show "±" gets "?"

@@ -1,6 +1,8 @@
 """What a run is good for: `gpin evaluate`, `encode`, `sample`, `reconstruct`, `report`, `export`."""
 # ruff: noqa: D417  (what several commands take is described once, in base)
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +19,7 @@ from gpin.cli.base import (
     Size,
     app,
     number,
+    on_terminal,
     print_json,
     progress,
     show_pairs,
@@ -305,8 +308,14 @@ def report(
     from gpin.runs.use import check_output, check_seed
 
     check_output(out, "a page")
+    if on_terminal():
+        print(f"scoring {_count(run)}, with proposals of the encoder and with fitted ones", file=sys.stderr)
     write_report(run, out, samples=samples, limit=limit, seed=check_seed(seed), data=data, tell=tell)
-    _wrote(out, f"{len(run)} runs" if len(run) > 1 else "1 run", json, runs=[str(folder) for folder in run])
+    _wrote(out, _count(run), json, runs=[str(folder) for folder in run])
+
+
+def _count(runs: Sequence[Path]) -> str:
+    return f"{len(runs)} runs" if len(runs) > 1 else "1 run"
 
 
 @app.command(sort_key=7, help_epilogue="Example: `gpin export runs/digits-gp-1a2b3c4d -o encoder.onnx`")

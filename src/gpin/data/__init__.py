@@ -5,7 +5,7 @@ from gpin.data.benchmarks import BENCHMARKS, Benchmark, Images, data_folder, loa
 from gpin.data.fetch import FILES, FileCheck, RemoteFile, check, fetch, where
 from gpin.data.scaling import Scaling, check_values, choose_scaling
 from gpin.data.sets import DataConfig, DataSet, Rows, as_model_data, prepare
-from gpin.data.sources import Source, SourceConfig, open_source
+from gpin.data.sources import Source, SourceConfig, applicable_options, open_source
 from gpin.data.splits import Parts, SplitRows, split, split_rows
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Source",
     "SourceConfig",
     "SplitRows",
+    "applicable_options",
     "as_model_data",
     "check",
     "check_values",

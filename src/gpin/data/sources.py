@@ -21,7 +21,7 @@ from gpin.data.tables import read_csv, read_parquet
 from gpin.errors import InputError
 from gpin.files import as_path
 
-__all__ = ["Source", "SourceConfig", "open_source"]
+__all__ = ["Source", "SourceConfig", "applicable_options", "open_source"]
 
 FINGERPRINT_ALL = 2**28
 """Bytes up to which a fingerprint reads everything."""
@@ -129,21 +129,30 @@ def _opened(path: Path, name: str, config: SourceConfig) -> Source:
             raise InputError(f"unknown data {name!r}: {known}, or give the path of a file or of a folder of pictures")
         raise InputError(f"{path} does not exist: give a benchmark set, a file or a folder of pictures")
     named: dict[str, Any] = {"name": _short(path), "location": str(path), "config": config}
+    _refuse_options(config, f"the folder {path}" if is_folder else str(path), applicable_options(path))
     if is_folder:
-        _refuse_options(config, f"the folder {path}", ("size", "grey"))
         return Source(**named, values=read_pictures(path, config.size, config.grey), kind="images")
     ending = path.suffix.lower()
     if ending in (".npy", ".npz"):
-        _refuse_options(config, str(path), ("key",) if ending == ".npz" else ())
         values = instances(read_npy(path) if ending == ".npy" else read_npz(path, config.key), path)
         return Source(**named, values=values, kind="table" if values.ndim == 2 else "images")
     if ending in (".csv", ".tsv", ".txt", ".parquet"):
-        _refuse_options(config, str(path), ("columns",))
         values, columns = (read_parquet if ending == ".parquet" else read_csv)(path, config.columns)
         return Source(**named, values=values, kind="table", columns=columns)
     if ending in PICTURES:
         raise InputError(f"{path} is one picture: give the folder that holds them all")
     raise InputError(f"{path} is of no known kind: expected .npy, .npz, .csv, .tsv, .parquet or a folder of pictures")
+
+
+def applicable_options(data: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The options of a `SourceConfig` that apply to data of this name or path."""
+    path = Path(data).expanduser()
+    if os.fspath(data) in BENCHMARKS:
+        return ()
+    if path.is_dir():
+        return ("size", "grey")
+    tables = dict.fromkeys((".csv", ".tsv", ".txt", ".parquet"), ("columns",))
+    return {**tables, ".npz": ("key",)}.get(path.suffix.lower(), ())
 
 
 def _refuse_options(config: SourceConfig, what: str, applicable: tuple[str, ...]) -> None:

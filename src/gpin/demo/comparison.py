@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from gpin.demo.estimates import Correlation, mean_and_error, plus_minus, verdict
+from gpin.demo.estimates import verdict
 from gpin.demo.experiment import BATCH, PROPOSALS, Contender, Digits, Settings
 from gpin.estimators import LogLikelihood
+from gpin.report.numbers import Correlation, mean_and_error, plus_minus
 
 __all__ = ["LEAD", "Result", "Row"]
 

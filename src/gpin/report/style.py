@@ -87,7 +87,7 @@ svg text {{ font-family: inherit !important; }}
 .pictures {{
   display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: 1.5rem; margin: 1.25rem 0;
 }}
-.pictures figcaption, .strips figcaption {{ font-weight: 600; color: var(--ink); }}
+.pictures figcaption, .strips figcaption {{ font-weight: 600; color: var(--ink); padding-right: 0.5rem; }}
 .pictures figcaption {{ margin-bottom: 0.4rem; }}
 .strips {{ display: grid; gap: 0.5rem; margin: 1.25rem 0; }}
 .strips figure {{ display: grid; grid-template-columns: 5.5rem 1fr; align-items: center; }}

@@ -16,9 +16,10 @@ from gpin.estimators import LogLikelihood
 from gpin.files import as_path
 from gpin.inputs import whole_number
 from gpin.report import Table
+from gpin.report.numbers import Correlation, mean_and_error, plus_minus
 from gpin.runs.differences import refuse_other_data, short_names
 from gpin.runs.folder import Run, open_run
-from gpin.runs.scores import Correlation, Scored, batches, column_moments, mean_and_error, plus_minus, score
+from gpin.runs.scores import Scored, batches, column_moments, score
 from gpin.runs.use import Evaluation, check_seed, column_names
 
 __all__ = ["Comparison", "caution", "compare", "differences", "listed", "relation", "score_rows", "summary", "verdict"]

@@ -101,12 +101,7 @@ def curves(scored: Sequence[Scored], noun: str) -> Figure:
     """The ELBO by epoch, of the runs whose history is known; every run keeps its colour."""
     lines = {one.name: {"validation": one.history.validation, "training": one.history.train} for one in scored}
     marks = {one.name: one.history.best for one in scored if one.history.best}
-    figure = plots.curves(lines, "epoch", f"ELBO, nats {noun}", marks)
-    # Below the axes there is a line for every run, which must not take the axes' room; the layout of what is drawn
-    # takes the ticks of what was drawn before.
-    figure.set_size_inches(5.6, 3.4 + 0.21 * max(0, len(scored) - 2))
-    figure.draw_without_rendering()
-    return figure
+    return plots.curves(lines, "epoch", f"ELBO, nats {noun}", marks)
 
 
 def gap(one: Scored, index: int) -> Figure:

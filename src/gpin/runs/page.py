@@ -9,6 +9,7 @@ import numpy as np
 from gpin.errors import InputError
 from gpin.files import as_path, write_whole
 from gpin.report import Page, Table, plots
+from gpin.report.numbers import number
 from gpin.runs import figures
 from gpin.runs.comparison import (
     Comparison,
@@ -22,7 +23,7 @@ from gpin.runs.comparison import (
     verdict,
 )
 from gpin.runs.differences import data_settings, differing, flat_settings, surroundings
-from gpin.runs.scores import Scored, batches, column_moments, number
+from gpin.runs.scores import Scored, batches, column_moments
 from gpin.runs.use import random_rows, sample_rows, spread_rows
 from gpin.seeding import seeded
 

@@ -3,7 +3,6 @@
 The test part is read in batches, so that it never comes into memory as a whole.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
@@ -21,7 +20,7 @@ from gpin.runs.use import BATCH, Evaluation, device_named, evaluate, knows_uncer
 from gpin.training import History
 from gpin.vae import VAE
 
-__all__ = ["Correlation", "Scored", "batches", "column_moments", "mean_and_error", "number", "plus_minus", "score"]
+__all__ = ["Scored", "batches", "column_moments", "score"]
 
 Tell = Callable[[str], None]
 
@@ -91,7 +90,6 @@ def score(name: str, run: Run, data: DataSet, *, samples: int, limit: int | None
     vae = run.load(tell).to(device_named(None))
     history, finished = _history(run, tell)
     few, volume = random_rows(data.test, limit, seed), log_volume(run)
-    tell(f"{name}: scoring {len(data.test):,} test instances, then {len(few):,} with proposals fitted to each")
     encoder = evaluate(vae, data.test, samples=samples, seed=seed, log_volume=volume)
     refined = evaluate(vae, few, samples=samples, proposal="refined", seed=seed, log_volume=volume)
     knows = knows_uncertainty(vae, data.test)
@@ -148,57 +146,3 @@ def column_moments(parts: Iterable[Tensor], scaling: Scaling) -> tuple[np.ndarra
         mean, count = mean + (own - mean) * (size / total), total
     offset, scale = np.asarray(scaling.offset), np.asarray(scaling.scale)
     return mean.numpy() * scale + offset, (squares / count).sqrt().numpy() * scale
-
-
-# How to say numbers ----------------------------------------------------------------------------------
-
-
-def mean_and_error(values: Tensor) -> tuple[float, float]:
-    """The mean over instances, and its standard error (NaN for one instance)."""
-    values = values.double()
-    error = values.std().item() / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return values.mean().item(), error
-
-
-def plus_minus(mean: float, stderr: float, digits: int = 2) -> str:
-    """Both as text, with a true minus sign; an error that is not known is left out.
-
-    Example:
-        >>> plus_minus(-1.0, 0.25), plus_minus(-1.0, math.nan)
-        ('−1.00 ± 0.25', '−1.00')
-    """
-    error = f" ± {stderr:.{digits}f}" if math.isfinite(stderr) else ""
-    return f"{mean:.{digits}f}{error}".replace("-", "−")
-
-
-def number(value: float, spread: float) -> str:
-    """A number of a column as text, to a hundredth of the column's standard deviation or finer.
-
-    Example:
-        >>> number(-12.3456, 3.1), number(0.01234, 0.0031), number(1234.5, 310.0), number(2e9, 3e8), number(0.5, 0.0)
-        ('−12.35', '0.01234', '1234', '2.000e+09', '0.5000')
-    """
-    digits = 2 - math.floor(math.log10(spread)) if spread > 0 else 99
-    text = f"{value:.{max(digits, 0)}f}" if digits <= 8 and abs(value) < 1e7 else f"{value:#.4g}"
-    return text.replace("-", "−")
-
-
-@dataclass(frozen=True)
-class Correlation:
-    """Spearman's rank correlation over instances, with its standard error (Fisher's z, Bonett & Wright 2000)."""
-
-    rho: float
-    stderr: float
-
-    @classmethod
-    def of(cls, x: Tensor, y: Tensor) -> "Correlation":
-        """Of two numbers of every instance; NaN where there is nothing to rank."""
-        from scipy.stats import spearmanr
-
-        if len(x) < 3 or x.min() == x.max() or y.min() == y.max():
-            return cls(math.nan, math.nan)
-        rho = float(spearmanr(x.numpy(), y.numpy()).statistic)
-        return cls(rho, (1 - rho**2) * math.sqrt((1 + rho**2 / 2) / (len(x) - 3)) if len(x) > 3 else math.nan)
-
-    def __str__(self) -> str:
-        return plus_minus(self.rho, self.stderr)

@@ -83,6 +83,8 @@ def assigned(settings: Mapping[str, Any], assignments: Iterable[str]) -> RunSett
     for key, value in pairs.items():
         if key == "likelihood" and isinstance(value, str):
             key = "likelihood.kind"
+        if key == "columns" and isinstance(value, str):
+            value = value.split(",")
         if key not in places:
             raise InputError(f"there is no option {key!r} for method {method.name!r}: {suggest(key, list(places))}")
         _put(content, places[key], value)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpin.data import BENCHMARKS, Rows, Scaling, Source, SourceConfig, as_model_data, open_source
+from gpin.data import Rows, Scaling, Source, SourceConfig, applicable_options, as_model_data, open_source
 from gpin.errors import InputError
 from gpin.estimators import LogLikelihood
 from gpin.inference import ELBO
@@ -80,20 +80,9 @@ def open_data(run: Run, data: str, given: Mapping[str, Any]) -> Rows:
         given: Options of a `SourceConfig` that the user gave.
     """
     own = {**run.settings.data.source.model_dump(), "columns": run.columns}
-    inherited = {name: own[name] for name in _applicable(data)}
+    inherited = {name: own[name] for name in applicable_options(data)}
     source = open_source(data, SourceConfig.parse({**inherited, **given}, "the data"))
     return _as_model_data(run, source, by_name="columns" not in given)
-
-
-def _applicable(data: str) -> tuple[str, ...]:
-    """The options of a `SourceConfig` that apply to a source, by its name."""
-    if data in BENCHMARKS:
-        return ()
-    path = Path(data).expanduser()
-    if path.is_dir():
-        return ("size", "grey")
-    options = dict.fromkeys((".csv", ".tsv", ".txt", ".parquet"), ("columns",))
-    return {**options, ".npz": ("key",)}.get(path.suffix.lower(), ())
 
 
 def _as_model_data(run: Run, source: Source, by_name: bool) -> Rows:

@@ -1,0 +1,59 @@
+"""Numbers over instances with their standard errors, and how to say them."""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+__all__ = ["Correlation", "mean_and_error", "number", "plus_minus"]
+
+
+def mean_and_error(values: Tensor) -> tuple[float, float]:
+    """The mean over instances, and its standard error (NaN for one instance)."""
+    values = values.double()
+    error = values.std().item() / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return values.mean().item(), error
+
+
+def plus_minus(mean: float, stderr: float, digits: int = 2) -> str:
+    """Both as text, with a true minus sign; an error that is not known is left out.
+
+    Example:
+        >>> plus_minus(-1.0, 0.25), plus_minus(-1.0, math.nan)
+        ('−1.00 ± 0.25', '−1.00')
+    """
+    error = f" ± {stderr:.{digits}f}" if math.isfinite(stderr) else ""
+    return f"{mean:.{digits}f}{error}".replace("-", "−")
+
+
+def number(value: float, spread: float) -> str:
+    """A number of a column as text, to a hundredth of the column's standard deviation or finer.
+
+    Example:
+        >>> number(-12.3456, 3.1), number(0.01234, 0.0031), number(1234.5, 310.0), number(2e9, 3e8), number(0.5, 0.0)
+        ('−12.35', '0.01234', '1234', '2.000e+09', '0.5000')
+    """
+    digits = 2 - math.floor(math.log10(spread)) if spread > 0 else 99
+    text = f"{value:.{max(digits, 0)}f}" if digits <= 8 and abs(value) < 1e7 else f"{value:#.4g}"
+    return text.replace("-", "−")
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's rank correlation over instances, with its standard error (Fisher's z, Bonett & Wright 2000)."""
+
+    rho: float
+    stderr: float
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor) -> "Correlation":
+        """Of two numbers of every instance; NaN where there is nothing to rank."""
+        from scipy.stats import spearmanr
+
+        if len(x) < 3 or x.min() == x.max() or y.min() == y.max():
+            return cls(math.nan, math.nan)
+        rho = float(spearmanr(x.numpy(), y.numpy()).statistic)
+        return cls(rho, (1 - rho**2) * math.sqrt((1 + rho**2 / 2) / (len(x) - 3)) if len(x) > 3 else math.nan)
+
+    def __str__(self) -> str:
+        return plus_minus(self.rho, self.stderr)
