@@ -31,6 +31,7 @@ FLOORS = [
     "export",
     "report",
     "runs",
+    "experiments",
     "demo",
     "cli",
     "__main__",
