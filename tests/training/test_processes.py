@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -106,3 +107,24 @@ def test_what_two_processes_began_one_can_finish(alone, tmp_path):
         run(folder, cases, 2, 0, 4)
     run(folder, cases, world=1)
     assert_close(weights(alone / "gp" / "result"), weights(folder / "gp" / "result"))
+
+
+def test_the_command_gives_the_same_run_in_two_processes(tmp_path):
+    np.save(tmp_path / "data.npy", np.random.default_rng(0).normal(size=(80, 5)))
+    settings = ["--epochs", "3", "--latent-dim", "2", "--set", "architecture.width=8", "--set", "batch_size=16"]
+    found = {}
+    for world in (1, 2):
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"] if world > 1 else []
+        out = tmp_path / str(world)
+        command = [sys.executable, *launcher, "-m", "gpin", "train", str(tmp_path / "data.npy"), *settings]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [*command, "--out", str(out)], capture_output=True, text=True, timeout=100, env=environment
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stdout.count("done: ") == 1
+        (found[world],) = out.iterdir()
+    assert found[1].name == found[2].name
+    one, two = (weights(found[world] / "model") for world in (1, 2))
+    for name, value in one.items():
+        torch.testing.assert_close(value, two[name], rtol=1e-3, atol=1e-4)

@@ -27,7 +27,8 @@ class Processes:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             from accelerate import PartialState
 
-            state = PartialState(cpu=device is not None and torch.device(device).type == "cpu")
+            on_cpu = not torch.cuda.is_available() or (device is not None and torch.device(device).type == "cpu")
+            state = PartialState(cpu=on_cpu)
             self.share = Share(state.process_index, state.num_processes)
             self.device = state.device
         else:
