@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -49,13 +50,12 @@ CASES = {
 }
 
 
-def run(folder, cases, world, restarts=0, *victim):
+def run(folder, cases, world, restarts=0, *victim, place="--standalone"):
     script = folder.parent / "script.py"
     script.write_text(SCRIPT)
     launcher = []
     if world > 1:
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-        launcher += [f"--max-restarts={restarts}"]
+        launcher = ["-m", "torch.distributed.run", place, f"--nproc-per-node={world}", f"--max-restarts={restarts}"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("RANK", "WORLD", "LOCAL_"))}
     environment["OMP_NUM_THREADS"] = "1"
     command = [sys.executable, *launcher, str(script), str(folder), json.dumps(cases), *map(str, victim)]
@@ -92,10 +92,19 @@ def test_two_processes_give_the_weights_of_one(alone, tmp_path):
         assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-def test_a_killed_process_is_replaced_and_the_result_is_the_same(alone, tmp_path):
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.mark.parametrize("place", ["--standalone", "--master-port"])
+def test_a_killed_process_is_replaced_and_the_result_is_the_same(place, alone, tmp_path):
+    """With a port of its own choice, and with a fixed one, where the store of addresses outlives the dead."""
+    place = f"--master-port={free_port()}" if place == "--master-port" else place
     cases = {"gp": CASES["gp"]}
     folder = tmp_path / "runs"
-    out = run(folder, cases, 2, 1, 4)
+    out = run(folder, cases, 2, 1, 4, place=place)
     assert sorted(out.split()) == sorted(["gp", "0", "2", "gp", "1", "2"])
     assert_close(weights(alone / "gp" / "result"), weights(folder / "gp" / "result"))
 

@@ -5,13 +5,31 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from gpin.errors import TrainingError
 from gpin.shards import Share, shared
 
 __all__ = ["Processes"]
 
 T = TypeVar("T")
+
+
+def _meet(backend: str) -> None:
+    """Let the processes of one attempt find each other, and not the dead of the attempt before.
+
+    Where `torchrun` has a fixed port, its store outlives a restart and still has the addresses of those that were
+    killed; so every attempt gets a name of its own in it. Elsewhere accelerate brings them together.
+    """
+    environment = os.environ
+    if dist.is_initialized() or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    rank, world = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    store = dist.TCPStore(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), world, is_master=False)  # type: ignore[attr-defined]
+    number = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    attempt = dist.PrefixStore(f"gpin-{number}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=attempt, rank=rank, world_size=world)
 
 
 class Processes:
@@ -28,6 +46,7 @@ class Processes:
             from accelerate import PartialState
 
             on_cpu = not torch.cuda.is_available() or (device is not None and torch.device(device).type == "cpu")
+            _meet("gloo" if on_cpu else "nccl")
             state = PartialState(cpu=on_cpu)
             self.share = Share(state.process_index, state.num_processes)
             self.device = state.device
@@ -50,7 +69,13 @@ class Processes:
             return tensor
         from accelerate.utils import reduce
 
-        return reduce(tensor.clone(), "sum")
+        try:
+            return reduce(tensor.clone(), "sum")
+        except RuntimeError as error:
+            raise TrainingError(
+                "another of the processes has died, so this one cannot go on; the run is kept and goes on when all are "
+                "started again"
+            ) from error
 
     def sum_gradients(self, gradients: list[Tensor]) -> None:
         """Replace gradients by their sums over the processes, all in one message."""
