@@ -23,6 +23,7 @@ types: $(READY)
 
 benchmark: $(READY)
 	$(BIN)/python benchmarks/inference.py
+	$(BIN)/python benchmarks/training.py
 
 # torch comes first and alone, so that nothing can pull another build of it.
 $(READY): pyproject.toml constraints.txt
@@ -32,4 +33,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv benchmarks/.venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
