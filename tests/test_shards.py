@@ -80,7 +80,7 @@ def test_noise_is_that_of_the_whole_batch_for_every_way_to_draw_it():
 
 @pytest.mark.parametrize("draw", [lambda: torch.randn(3), lambda: torch.randn(4, 2), lambda: torch.randperm(3)])
 def test_noise_that_cannot_be_shared_is_refused(draw):
-    with pytest.raises(NotImplementedError, match="cannot be shared"), shared(Share(1, 2), 5, never):
+    with pytest.raises(gpin.InputError, match="cannot be shared"), shared(Share(1, 2), 5, never):
         draw()
 
 

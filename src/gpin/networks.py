@@ -195,7 +195,9 @@ def _mirror(latent_dim: int, shape: tuple[int, ...], architecture: Architecture)
 
 
 def _channels_last(network: nn.Module) -> None:
-    """Lay out the filters with channels last: nearly twice as fast on the CPU."""
+    """Lay out the filters with channels last, in which convolutions on the CPU are faster."""
     for parameter in network.parameters():
         if parameter.dim() == 4:
-            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+            # `contiguous` would leave filters of one channel as they are, for which both layouts look alike.
+            laid_out = torch.empty_like(parameter, memory_format=torch.channels_last)
+            parameter.data = laid_out.copy_(parameter.data)

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpin.errors import InputError
+
 __all__ = ["Share", "batch_sum", "shared"]
 
 aten = torch.ops.aten
@@ -97,11 +99,11 @@ class _WholeNoise(TorchDispatchMode):
             mean, std = args
             zeros = mean.new_zeros(self._whole(torch.broadcast_shapes(mean.shape, std.shape)))
             return mean + std * self._part(func(zeros, torch.ones_like(zeros), **kwargs))
-        raise NotImplementedError(f"{func} draws noise in a way that cannot be shared by several processes")
+        raise InputError(f"{func} draws noise in a way that cannot be shared by several processes")
 
     def _whole(self, shape: Any) -> list[int]:
         if len(shape) < 2 or shape[-2] != self.stop - self.start:
-            raise NotImplementedError(
+            raise InputError(
                 f"noise of shape {tuple(shape)} cannot be shared by several processes: it should be (..., batch, d)"
             )
         return [*shape[:-2], self.size, shape[-1]]

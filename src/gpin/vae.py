@@ -124,7 +124,7 @@ class VAE(nn.Module):
 
     @torch.no_grad()
     def log_likelihood(
-        self, x: ArrayLike, samples: int = 100, proposal: str = "encoder", chunk_size: int = 4096
+        self, x: ArrayLike, samples: int = 100, proposal: str = "encoder", chunk_size: int = 512
     ) -> LogLikelihood:
         """Importance-weighted estimates of log p(x), one an instance, with diagnostics.
 

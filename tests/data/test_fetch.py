@@ -97,7 +97,7 @@ def test_the_default_folder_is_that_of_the_benchmarks(two_files, tmp_path, monke
 
 def test_a_progress_bar_is_shown_on_request(two_files, tmp_path, capfd):
     fetch("mnist", tmp_path, progress=True)
-    assert "a.gz" in capfd.readouterr().out
+    assert "a.gz" in capfd.readouterr().err
 
 
 def test_a_wrong_checksum_is_refused_and_nothing_kept(server, two_files, tmp_path):

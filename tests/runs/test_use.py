@@ -187,3 +187,18 @@ def test_a_device_that_is_not_there():
     for name in ("abacus", "cuda:99"):
         with pytest.raises(InputError, match=name):
             use.device_named(name)
+
+
+def test_neighbouring_seeds_share_no_noise():
+    vae = gpin.build((4,), "vae", 2, architecture={"width": 8}, seed=0)
+    one, two = (torch.cat(list(use.sample_rows(vae, 300, seed=seed))) for seed in (0, 1))
+    drawn = torch.cat([one, two])
+    assert len(drawn.unique(dim=0)) == 600
+
+
+def test_the_data_itself_is_not_overwritten(tmp_path):
+    data = tmp_path / "data.csv"
+    data.write_text("a,b\n1,2\n")
+    with pytest.raises(gpin.InputError, match="it is the data itself"):
+        use.check_output(data, "a row an instance", str(data))
+    assert use.check_output(tmp_path / "other.csv", "a row an instance", str(data)) == ".csv"

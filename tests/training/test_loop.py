@@ -5,7 +5,7 @@ from linear_gaussian import LinearGaussian
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import gpin
-from gpin.data import Batches
+from gpin.data import Batches, Rows, Scaling, hold_out
 from gpin.training.processes import Processes
 from gpin.training.trainer import validation_elbo
 
@@ -195,3 +195,34 @@ def test_rows_that_break_the_loss_are_named(data):
     data[17] = 1e20  # finite, but its square is not
     with pytest.raises(gpin.TrainingError, match=r"rows of the data at fault: \[17\]"):
         gpin.fit(vae, data, data[:10], epochs=1, progress=False)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "dataset", "rows"])
+def test_rows_are_counted_as_in_the_users_data(kind, data):
+    if kind == "rows":
+        numbers = np.random.default_rng(0).permutation(len(data))[:200]
+        given = Rows(data.numpy(), numbers, Scaling(kind="none"))
+    else:
+        given = _Items(list(data)) if kind == "dataset" else data
+    generator = torch.Generator().manual_seed(1)
+    for part in hold_out(given, generator):
+        batches = Batches(part, 16, generator)
+        for x, rows in batches:
+            assert torch.equal(x, data[batches.original(rows)])
+
+
+def test_the_row_at_fault_is_named(data):
+    data = data.clone()
+    data[73] = 2.5e19
+    vae = gpin.build(SHAPE, "vae", 2, likelihood={"variance": "fixed", "initial_variance": 1.0}, seed=0)
+    rows = Rows(data.numpy(), np.arange(70, 80), Scaling(kind="none"))
+    with pytest.raises(gpin.TrainingError, match=r"rows of the data at fault: \[73\]"):
+        gpin.fit(vae, rows, data[:5], epochs=1, progress=False)
+
+
+def test_gradients_that_are_too_large_together_are_told_from_those_that_are_not_finite(data):
+    data = data.clone()
+    data[73] = 1e19
+    vae = small("vae")
+    with pytest.raises(gpin.TrainingError, match=r"gradients are too large; first parameter at fault: \w+"):
+        gpin.fit(vae, data, data[:5], epochs=1, progress=False)

@@ -109,8 +109,10 @@ def test_another_run_is_not_mixed_up_with_this_one(tmp_path):
             train(tmp_path, settings=change)
     with pytest.raises(gpin.InputError, match="holds another run"):
         train(tmp_path, method="vae")
+    changed = IMAGES.clone()
+    changed[37, 0, 3, 3] += 0.1
     with pytest.raises(gpin.InputError, match="holds another run"):
-        gpin.fit(model("gp", {}), IMAGES.flip(0), folder=tmp_path, progress=False, **SETTINGS)
+        gpin.fit(model("gp", {}), changed, folder=tmp_path, progress=False, **SETTINGS)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 

@@ -149,7 +149,7 @@ def encode(
     """
     from gpin.runs import use
 
-    use.check_output(out, "a row an instance")
+    use.check_output(out, "a row an instance", data)
     opened, vae = _opened(run, device)
     rows = use.open_data(opened, data, source_options(columns, key, size, grey))
     names: list[str] = []
@@ -251,7 +251,7 @@ def reconstruct(
     from gpin.runs import use
 
     opened = _open(run)
-    ending = use.check_output(out, _content(opened))
+    ending = use.check_output(out, _content(opened), opened.location if data is None else data)
     options = source_options(columns, key, size, grey)
     if data is None and options:
         raise InputError(f"--{next(iter(options))} says how to read DATA: name the data after the run")

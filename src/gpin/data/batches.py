@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,7 +13,14 @@ from gpin.errors import InputError
 from gpin.inputs import as_tensor
 from gpin.shards import Share
 
-__all__ = ["Batches", "hold_out"]
+__all__ = ["Batches", "Part", "hold_out"]
+
+
+@runtime_checkable
+class Part(Protocol):
+    """Data that is made of some rows of other data."""
+
+    rows: np.ndarray
 
 
 class Batches:
@@ -43,6 +50,13 @@ class Batches:
         for x, rows, _ in self.shares(Share()):
             yield x, rows
 
+    def original(self, rows: Tensor) -> Tensor:
+        """Row numbers as the user counts them: in the whole data of which this may be a part."""
+        data: Any = self.data
+        while isinstance(data, Subset):
+            rows, data = torch.as_tensor(data.indices)[rows], data.dataset
+        return torch.from_numpy(data.rows)[rows] if isinstance(data, Part) else rows
+
     def shares(self, share: Share, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None, int]]:
         """A share of each batch from the `start`-th on: x, its row numbers, and the size of the whole batch."""
         if isinstance(self.data, DataLoader):
@@ -68,8 +82,6 @@ def hold_out(data: Any, generator: torch.Generator) -> tuple[Any, Any]:
         raise InputError("x_val is needed here: there is nothing that a validation part could be taken from")
     order = torch.randperm(size, generator=generator)
     held = max(1, size // 10)
-    if isinstance(data, Tensor):
-        return data[order[held:]], data[order[:held]]
     return Subset(data, order[held:].tolist()), Subset(data, order[:held].tolist())
 
 
@@ -91,6 +103,8 @@ def _size(data: Any) -> int:
 
 def _read(data: Any, rows: list[int]) -> Tensor:
     """Some rows of a Dataset, read all at once where it offers that (`Subset` passes it on)."""
+    if isinstance(data, Subset) and isinstance(data.dataset, Tensor):
+        return data.dataset[[data.indices[row] for row in rows]]
     items = data.__getitems__(rows) if hasattr(data, "__getitems__") else [data[row] for row in rows]
     return items if isinstance(items, Tensor) else _stack([_first(item) for item in items])
 

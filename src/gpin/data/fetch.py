@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from gpin.config import suggest
@@ -287,7 +288,7 @@ class _Bar:
 
     def __init__(self, name: str) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        self.progress = Progress(*columns)
+        self.progress = Progress(*columns, console=Console(stderr=True))
         self.task = self.progress.add_task(name, total=None)
 
     def __enter__(self) -> "_Bar":

@@ -118,6 +118,8 @@ def _opened(path: Path, name: str, config: SourceConfig) -> Source:
         _refuse_options(config, f"the benchmark set {name!r}", ())
         images = load_benchmark(name)
         return Source(name, name, config, images.train, "images", images.test)
+    if not name:
+        raise InputError("the data has an empty name: give a benchmark set, a file or a folder of pictures")
     try:
         path = Path(os.path.abspath(path.expanduser()))
         is_file, is_folder = path.is_file(), path.is_dir()

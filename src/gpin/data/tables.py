@@ -17,7 +17,7 @@ from gpin.errors import InputError
 
 __all__ = ["read_csv", "read_parquet"]
 
-INDEX = re.compile(r"|__index_level_\d+__")
+INDEX = re.compile(r"|__index_level_\d+__|Unnamed: \d+")
 """Names under which pandas writes an index, which is not data."""
 
 

@@ -97,6 +97,7 @@ def train(
             progress=progress,
             on_epoch=on_epoch,
             tell=speak,
+            identity=run.identity,
             **settings.training.model_dump(),
         )
         if processes.first:
@@ -128,8 +129,10 @@ def _write_about(run: Run, tell: Tell) -> None:
 def _save_model(run: Run, vae: VAE) -> None:
     """Write the best weights, unless they are there and whole."""
     try:
-        load(run.folder / "model")
+        there = load(run.folder / "model")
     except InputError:
+        there = None
+    if there is None or there.config != run.model or there.checksum() != vae.checksum():
         vae.save(run.folder / "model")
 
 
@@ -145,7 +148,7 @@ def _alone(folder: Path) -> Iterator[None]:
     with open(folder / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise InputError(f"{folder} is being trained by another process: wait for it, or stop it first") from None
         yield
 

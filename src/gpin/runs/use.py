@@ -236,6 +236,11 @@ def _finite(value: Any) -> Any:
 # Codes, reconstructions, samples ---------------------------------------------------------------------
 
 
+def _seed_of(seed: int, number: int) -> int:
+    """The seed of a batch: no two batches share noise, whatever seeds they come from."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0] >> 1)
+
+
 def encode_rows(vae: VAE, rows: Rows, *, samples: int = 100, seed: int = 0) -> Iterator[Columns]:
     """What the encoder says of each instance, as the columns of a table, batch by batch.
 
@@ -253,7 +258,7 @@ def encode_rows(vae: VAE, rows: Rows, *, samples: int = 100, seed: int = 0) -> I
     uncertain = knows_uncertainty(vae, rows)
     check_seed(seed)
     for number, (numbers, x) in enumerate(_batches(rows)):
-        with seeded(seed + number), torch.no_grad():
+        with seeded(_seed_of(seed, number)), torch.no_grad():
             q = vae.encode(x)
             columns = {"row": numbers}
             for name, moment in (("mean", q.mean), ("std", q.stddev)):
@@ -284,7 +289,7 @@ def reconstruct_rows(vae: VAE, rows: Rows, *, seed: int = 0) -> Iterator[tuple[n
     """Row numbers, x and E[x|z] at the posterior mean of z, `(batch, *shape)` in the units of the model, by batch."""
     check_seed(seed)
     for number, (numbers, x) in enumerate(_batches(rows)):
-        with seeded(seed + number):
+        with seeded(_seed_of(seed, number)):
             yield numbers, x, vae.reconstruct(x).cpu()
 
 
@@ -293,7 +298,7 @@ def sample_rows(vae: VAE, count: int, *, noise: bool = False, seed: int = 0) -> 
     whole_number(count, "count")
     check_seed(seed)
     for number, start in enumerate(range(0, count, BATCH)):
-        with seeded(seed + number):
+        with seeded(_seed_of(seed, number)):
             x = vae.sample(min(BATCH, count - start), noise).cpu()
         yield x
 
@@ -320,13 +325,16 @@ ENDINGS = {
 """Of the files that can hold something."""
 
 
-def check_output(path: Path, what: str) -> str:
+def check_output(path: Path, what: str, data: str | None = None) -> str:
     """The ending of a file to write, in small letters, if it fits what the file is to hold; missing folders are made.
 
     Arguments:
         path: The file.
         what: One of `ENDINGS`.
+        data: What is read for it, which must not be overwritten.
     """
+    if data is not None and path.exists() and Path(data).exists() and path.samefile(data):
+        raise InputError(f"cannot write to {path}: it is the data itself; name another file")
     ending = path.suffix.lower()
     if ending not in ENDINGS[what]:
         raise InputError(f"cannot write {what} to {path}: its name must end in {' or '.join(ENDINGS[what])}")

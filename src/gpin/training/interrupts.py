@@ -27,7 +27,8 @@ def interruptible(active: bool = True, alone: bool = True) -> Iterator[Callable[
     if not active or threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    numbers = (signal.SIGINT, signal.SIGTERM) if alone else (signal.SIGINT,)
+    numbers = [signal.SIGINT, signal.SIGTERM] if alone else [signal.SIGINT]
+    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, remember) for number in numbers}
     try:
         yield lambda: asked

@@ -1,5 +1,6 @@
 """`fit`: Adam on the ELBO, validation after each epoch, the best weights at the end; resumable with a folder."""
 
+import hashlib
 import os
 import sys
 import time
@@ -37,6 +38,7 @@ def fit(
     progress: bool | None = None,
     on_epoch: Callable[[int, Epoch], None] | None = None,
     tell: Callable[[str], None] | None = None,
+    identity: str | None = None,
     **options: Any,
 ) -> History:
     """Train a VAE, and leave it with the weights of its best epoch on validation data, in evaluation mode.
@@ -53,6 +55,8 @@ def fit(
         on_epoch: Called after each epoch with its number, from 1, and its result.
         tell: Called with a sentence on what the user should know, such as a damaged checkpoint; by default it is
             printed on stderr.
+        identity: What tells this run from others in the same folder; by default a hash of the model's and the
+            training's options and of all data. The first weights are not in it: those of a resumed run are its own.
         options: Those of :class:`TrainingConfig`: epochs=50, batch_size=128, learning_rate=5e-4,
             schedule="constant", clip_norm=None, ema=0.0, patience=None, seed=0. Torch's global random state is
             left alone.
@@ -62,6 +66,8 @@ def fit(
     config = TrainingConfig.parse(options, "training")
     if tensorboard and folder is None:
         raise InputError("tensorboard=True needs a folder to write its events to")
+    if not checkpoint_seconds >= 0:
+        raise InputError(f"checkpoint_seconds must not be negative, got {checkpoint_seconds}")
     if folder is not None and isinstance(x_train, DataLoader):
         raise InputError("a DataLoader cannot be resumed, for it hides its order: pass its Dataset, or no folder")
     processes = Processes(next(vae.parameters()).device)
@@ -76,7 +82,7 @@ def fit(
     store = None if folder is None else _Store(as_path(folder), processes, checkpoint_seconds, tell or _print)
 
     with seeded(config.seed):
-        saved = None if store is None else store.load(_about(vae, training, validation, config))
+        saved = None if store is None else store.load(identity or _about(vae, training, validation, config))
         if saved is None:
             vae.prepare(vae.check(x) for x, _ in training)
             processes.synchronise(list(vae.state_dict().values()))
@@ -191,15 +197,18 @@ class _Store:
 
 
 def _about(vae: VAE, training: Batches, validation: Batches, config: TrainingConfig) -> str:
-    """What a run is of: model, options, and a glimpse of the data."""
-    x, _ = next(iter(Batches(training.data, 8)))
+    """What a run is of: model, options and data."""
+    seen = hashlib.sha256()
+    for batches in (Batches(training.data, 1024), validation):
+        for x, _ in batches:
+            seen.update(x.detach().cpu().double().numpy().tobytes())
     return checksum(
         {
             "model": None if vae.config is None else vae.config.model_dump(mode="json"),
             "parameters": {name: list(p.shape) for name, p in vae.named_parameters()},
             "training": config.model_dump(mode="json"),
             "sizes": [training.size, validation.size],
-            "glimpse": x.double().flatten().tolist(),
+            "data": seen.hexdigest(),
         }
     )
 

@@ -105,7 +105,8 @@ class Trainer:
             stop = bool(stops > 0)
         norm = torch.nn.utils.get_total_norm(gradients)
         if not torch.isfinite(loss + norm):
-            sentences = processes.gather(_what_is_not_finite(vae, x, rows, loss))
+            numbers = None if rows is None else self.training.original(rows)
+            sentences = processes.gather(_what_is_not_finite(vae, x, numbers, loss))
             worst = max(sentences, key=lambda sentence: "rows" in sentence)
             raise TrainingError(f"epoch {self.epoch}, batch {self.step + 1}: {worst} ({ADVICE})")
         if self.config.clip_norm is not None:
@@ -297,6 +298,10 @@ def _what_is_not_finite(vae: VAE, x: Tensor, rows: Tensor | None, loss: Tensor) 
         values = vae.inference.elbo(x, vae).value
     bad = (~torch.isfinite(values)).nonzero().flatten()
     what = f"the loss is {loss.item():g}" if not torch.isfinite(loss) else "a gradient is not finite"
+    if torch.isfinite(loss) and not culprits:  # each is finite, but not the sum of their squares
+        what = "the gradients are too large"
+        sizes = {name: p.grad.abs().max().item() for name, p in vae.named_parameters() if p.grad is not None}
+        culprits = [max(sizes, key=lambda name: sizes[name])]
     parameter = f"; first parameter at fault: {culprits[0]}" if culprits else ""
     numbers = (bad if rows is None else rows[bad.cpu()])[:5].tolist()
     data = f"; rows of the {'batch' if rows is None else 'data'} at fault: {numbers}" if numbers else ""
