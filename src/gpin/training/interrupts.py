@@ -28,7 +28,6 @@ def interruptible(active: bool = True, alone: bool = True) -> Iterator[Callable[
         yield lambda: False
         return
     numbers = [signal.SIGINT, signal.SIGTERM] if alone else [signal.SIGINT]
-    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, remember) for number in numbers}
     try:
         yield lambda: asked
