@@ -188,6 +188,7 @@ def test_only_the_wanted_members_of_an_archive_are_unpacked(server, monkeypatch,
         (b"no archive", r"all\.tar\.gz has no readable member in/a"),
         (gzip.compress(b"x" * 5000)[:-20], r"all\.tar\.gz has no readable member in/a"),
     ],
+    ids=["wrong content", "wrong member", "no archive", "torn"],  # an archive has the time in it
 )
 def test_archives_that_do_not_hold_what_they_should_are_refused(server, monkeypatch, tmp_path, content, said):
     members_of(server, monkeypatch, content, "in/a")
