@@ -13,6 +13,7 @@ SOURCE = ROOT / "src" / "gpin"
 FLOORS = [
     "errors",
     "files",
+    "memory",
     "inputs",
     "seeding",
     "shards",

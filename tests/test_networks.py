@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gpin.errors import InputError
-from gpin.networks import PAPER, Architecture, Decoder, Trunk, architecture_for, check_shape, matched_width
+from gpin.networks import (
+    PAPER,
+    Architecture,
+    Decoder,
+    FewChannels,
+    Trunk,
+    architecture_for,
+    check_shape,
+    matched_width,
+)
 
 
 def count(network):
@@ -25,7 +34,8 @@ def rows(network, batch):
             assert (layer.kernel_size, layer.stride) == ((4, 4), (2, 2))
             assert layer.bias is not None
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
-            table.append([type(layer).__name__, tuple(batch.shape[1:]), None])
+            kind = "ConvTranspose2d" if isinstance(layer, nn.ConvTranspose2d) else type(layer).__name__
+            table.append([kind, tuple(batch.shape[1:]), None])
         elif isinstance(layer, (nn.LeakyReLU, nn.ReLU)):
             table[-1][2] = getattr(layer, "negative_slope", 0.0)
         else:
@@ -141,6 +151,22 @@ def test_gradients_reach_every_parameter(shape):
     assert output.shape == (4, *shape)
     (features.square().sum() + output.square().sum()).backward()
     assert all(p.grad.abs().sum() > 0 for p in (*trunk.parameters(), *decoder.parameters()))
+
+
+@pytest.mark.parametrize("odd", [(0, 0), (1, 0), (1, 1)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_transposed_convolution_to_few_channels_is_torchs(odd, channels):
+    options = {"stride": 2, "padding": 1, "output_padding": odd, "dtype": torch.float64}
+    ours, torchs = (kind(5, channels, 4, **options) for kind in (FewChannels, nn.ConvTranspose2d))
+    torchs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 5, 3, 4, dtype=torch.float64, requires_grad=True)
+    cotangent = torch.randn(2, channels, 6 + odd[0], 8 + odd[1], dtype=torch.float64)
+    results = []
+    for layer in (ours, torchs):
+        output = layer(x)
+        results.append([output, *torch.autograd.grad(output, [x, layer.weight, layer.bias], cotangent)])
+    for mine, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("leading", [(), (1,), (5,), (3, 4), (2, 3, 4), (0, 4)])

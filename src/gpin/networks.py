@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gpin.config import Config
 from gpin.errors import InputError
@@ -110,12 +111,12 @@ class Trunk(nn.Sequential):
         if architecture.channels:
             sizes = _conv_sizes(shape, architecture.channels)
             for before, after in zip((shape[0], *architecture.channels), architecture.channels, strict=False):
-                layers += [nn.Conv2d(before, after, 4, stride=2, padding=1), nn.LeakyReLU(SLOPE)]
+                layers += [nn.Conv2d(before, after, 4, stride=2, padding=1), nn.LeakyReLU(SLOPE, inplace=True)]
             layers += [nn.Flatten(), nn.Linear(architecture.channels[-1] * math.prod(sizes[-1]), width)]
         else:
-            layers += [nn.Flatten(), nn.Linear(math.prod(shape), width), nn.LeakyReLU(SLOPE)]
+            layers += [nn.Flatten(), nn.Linear(math.prod(shape), width), nn.LeakyReLU(SLOPE, inplace=True)]
             layers += [nn.Linear(width, width)]
-        super().__init__(*layers, nn.LeakyReLU(SLOPE))
+        super().__init__(*layers, nn.LeakyReLU(SLOPE, inplace=True))
         self.out_features = width
         self.register_buffer("center", torch.zeros(shape))
         _channels_last(self)
@@ -177,7 +178,7 @@ def _conv_sizes(shape: tuple[int, ...], channels: tuple[int, ...]) -> list[tuple
 
 
 def _dense(latent_dim: int, width: int, shape: tuple[int, ...]) -> list[nn.Module]:
-    hidden = [nn.Linear(latent_dim, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+    hidden = [nn.Linear(latent_dim, width), nn.ReLU(inplace=True), nn.Linear(width, width), nn.ReLU(inplace=True)]
     return [*hidden, nn.Linear(width, math.prod(shape)), nn.Unflatten(1, shape)]
 
 
@@ -185,13 +186,34 @@ def _mirror(latent_dim: int, shape: tuple[int, ...], architecture: Architecture)
     channels, width = architecture.channels[::-1], architecture.width
     sizes = _conv_sizes(shape, architecture.channels)[::-1]
     inner = (channels[0], *sizes[0])
-    layers: list[nn.Module] = [nn.Linear(latent_dim, width), nn.ReLU()]
-    layers += [nn.Linear(width, math.prod(inner)), nn.ReLU(), nn.Unflatten(1, inner)]
+    layers: list[nn.Module] = [nn.Linear(latent_dim, width), nn.ReLU(inplace=True)]
+    layers += [nn.Linear(width, math.prod(inner)), nn.ReLU(inplace=True), nn.Unflatten(1, inner)]
     for i, (before, after) in enumerate(zip(channels, (*channels[1:], shape[0]), strict=True)):
         # Where the trunk rounded an odd size down, output_padding brings the pixel back (3 → 7).
         odd = (sizes[i + 1][0] % 2, sizes[i + 1][1] % 2)
-        layers += [nn.ConvTranspose2d(before, after, 4, stride=2, padding=1, output_padding=odd), nn.ReLU()]
+        kind = FewChannels if after < 8 else nn.ConvTranspose2d
+        layers += [kind(before, after, 4, stride=2, padding=1, output_padding=odd), nn.ReLU(inplace=True)]
     return layers[:-1]
+
+
+class FewChannels(nn.ConvTranspose2d):
+    """The same function as a 3×3 convolution to four times the channels, one of them for each pixel of a 2×2 block.
+
+    An even pixel 2m is made of tap 3 at m − 1 and tap 1 at m, an odd one of tap 2 at m and tap 0 at m + 1. Nine taps
+    where four would do, yet for few channels faster on the CPU, whose kernels work on eight channels at a time.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """`(batch, in, height, width)` → `(batch, out, 2 height + odd, 2 width + odd)`."""
+        assert self.bias is not None
+        taps = torch.tensor([3, 1, 4, 4, 2, 0], device=x.device)  # 4 is a zero
+        padded = F.pad(self.weight, (0, 1, 0, 1))
+        blocks = padded[:, :, taps][..., taps].unflatten(3, (2, 3)).unflatten(2, (2, 3))  # (in, out, 2, 3, 2, 3)
+        filters = blocks.permute(1, 2, 4, 0, 3, 5).reshape(-1, self.in_channels, 3, 3)
+        high, wide = self.output_padding
+        pixels = F.conv2d(F.pad(x, (0, wide, 0, high)), filters, self.bias.repeat_interleave(4), padding=1)
+        output = F.pixel_shuffle(pixels, 2)
+        return output[..., : output.shape[-2] - high, : output.shape[-1] - wide]
 
 
 def _channels_last(network: nn.Module) -> None:

@@ -27,6 +27,7 @@ from gpin.inference import ELBO, InferenceModel, Uncertainty, method_named
 from gpin.inference.refinement import refine
 from gpin.inputs import as_tensor, whole_number
 from gpin.likelihoods import Likelihood, LikelihoodConfig, as_likelihood_config, make_likelihood
+from gpin.memory import keep_freed_memory
 from gpin.networks import Architecture, Decoder, Trunk, as_architecture, check_shape
 from gpin.seeding import seeded
 
@@ -71,6 +72,7 @@ class VAE(nn.Module):
         config: VAEConfig | None = None,
     ) -> None:
         super().__init__()
+        keep_freed_memory()
         self.inference, self.decoder, self.likelihood, self.config = inference, decoder, likelihood, config
         self.register_buffer("prepared", torch.zeros((), dtype=torch.bool))
 
