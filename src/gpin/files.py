@@ -4,13 +4,13 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gpin.errors import InputError
 
-__all__ = ["as_path", "checksum", "read_record", "write_record", "write_whole"]
+__all__ = ["as_path", "checksum", "read_record", "write_record", "write_whole", "written_whole"]
 
 
 def as_path(value: Any, what: str = "the folder") -> Path:
@@ -20,19 +20,29 @@ def as_path(value: Any, what: str = "the folder") -> Path:
     return Path(value)
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all, even if the machine loses power on the way."""
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which becomes `path` when all is written, even if the machine loses power on the way.
+
+    What fails inside leaves no file, and an older one as it was.
+    """
     beside = path.with_name(path.name + ".part")
     try:
         with open(beside, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         raise
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that appears whole or not at all, even if the machine loses power on the way."""
+    with written_whole(path) as file:
+        file.write(content)
 
 
 def write_record(path: Path, kind: str, version: int, content: Mapping[str, Any]) -> None:

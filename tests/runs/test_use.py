@@ -1,9 +1,8 @@
-"""What a run is used for, without a command line: rows, scores, codes, and files that are whole or not there."""
+"""What a run is used for, without a command line: rows, scores and codes."""
 
 import math
 
 import numpy as np
-import pyarrow.parquet
 import pytest
 import torch
 
@@ -113,75 +112,6 @@ def test_deterministic_towers_have_no_uncertainty(rows):
     assert list(batch) == ["row", "mean_0", "mean_1", "std_0", "std_1"]
 
 
-# Files -----------------------------------------------------------------------------------------------
-
-
-def test_a_table_is_written_in_batches(tmp_path):
-    batches = [{"a": np.arange(3), "b": np.full(3, 0.5, np.float32)}, {"a": np.arange(3, 5), "b": np.zeros(2, "f4")}]
-    assert use.write_table(tmp_path / "t.parquet", batches) == 5
-    table = pyarrow.parquet.read_table(tmp_path / "t.parquet")
-    assert table.to_pydict() == {"a": [0, 1, 2, 3, 4], "b": [0.5, 0.5, 0.5, 0, 0]}
-    assert use.write_table(tmp_path / "t.csv", batches) == 5
-    assert (tmp_path / "t.csv").read_text().splitlines()[:2] == ['"a","b"', "0,0.5"]
-
-
-def test_a_csv_file_of_nameless_columns_has_no_header(tmp_path):
-    use.write_table(tmp_path / "t.csv", [{"1": np.arange(2), "2": np.arange(2)}])
-    assert (tmp_path / "t.csv").read_text() == "0,0\n1,1\n"
-
-
-@pytest.mark.parametrize("ending", [".parquet", ".csv", ".npy"])
-def test_what_fails_on_the_way_leaves_nothing(tmp_path, ending):
-    def batches():
-        yield {"a": np.arange(3)}
-        raise KeyboardInterrupt
-
-    path = tmp_path / f"t{ending}"
-    path.write_text("before")
-    arrays = (batch["a"] for batch in batches())
-    with pytest.raises(KeyboardInterrupt):
-        use.write_array(path, arrays, 6) if ending == ".npy" else use.write_table(path, batches())
-    assert [found.read_text() for found in tmp_path.iterdir()] == ["before"]
-
-
-def test_an_array_is_written_in_batches(tmp_path):
-    use.write_array(tmp_path / "a.npy", iter([np.zeros((2, 3)), np.ones((1, 3))]), 3)
-    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), [[0] * 3, [0] * 3, [1] * 3])
-
-
-# Pictures --------------------------------------------------------------------------------------------
-
-
-def pixels(content):
-    import io
-
-    from PIL import Image
-
-    return np.asarray(Image.open(io.BytesIO(content)))
-
-
-@pytest.mark.parametrize(
-    ("kind", "x", "levels"),
-    [
-        ("pixels", [-0.2, 0.0, 0.2, 1.2], [0, 0, 51, 255]),
-        ("none", [-0.2, 0.0, 0.2, 1.2], [0, 0, 51, 255]),
-        ("none", [0.0, 100.0, 150.0, 200.0], [0, 128, 191, 255]),
-        ("standardised", [-2.0, 0.0, 1.0, 2.0], [0, 128, 191, 255]),
-        ("standardised", [3.0, 3.0, 3.0, 3.0], [0, 0, 0, 0]),
-    ],
-)
-def test_images_are_shown_in_their_range(kind, x, levels):
-    images = torch.tensor(x).reshape(1, 1, 2, 2).repeat(1, 3, 1, 1)
-    found = pixels(use.picture(images, Scaling(kind=kind)))
-    assert found.shape == (64, 64, 4)
-    assert found[::32, ::32, 0].flatten().tolist() == levels
-
-
-def test_odd_channels_are_refused():
-    with pytest.raises(InputError, match=r"2 channels.*\.npy"):
-        use.picture(torch.zeros(1, 2, 4, 4), PLAIN)
-
-
 def test_a_device_that_is_not_there():
     assert use.device_named("cpu") == torch.device("cpu")
     for name in ("abacus", "cuda:99"):
@@ -194,11 +124,3 @@ def test_neighbouring_seeds_share_no_noise():
     one, two = (torch.cat(list(use.sample_rows(vae, 300, seed=seed))) for seed in (0, 1))
     drawn = torch.cat([one, two])
     assert len(drawn.unique(dim=0)) == 600
-
-
-def test_the_data_itself_is_not_overwritten(tmp_path):
-    data = tmp_path / "data.csv"
-    data.write_text("a,b\n1,2\n")
-    with pytest.raises(gpin.InputError, match="it is the data itself"):
-        use.check_output(data, "a row an instance", str(data))
-    assert use.check_output(tmp_path / "other.csv", "a row an instance", str(data)) == ".csv"

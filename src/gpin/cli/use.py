@@ -147,9 +147,9 @@ def encode(
     json
         Print what was written as JSON.
     """
-    from gpin.runs import use
+    from gpin.runs import outputs, use
 
-    use.check_output(out, "a row an instance", data)
+    outputs.check_output(out, "a row an instance", data)
     opened, vae = _opened(run, device)
     rows = use.open_data(opened, data, source_options(columns, key, size, grey))
     names: list[str] = []
@@ -161,7 +161,7 @@ def encode(
                 yield batch
                 told(len(batch["row"]))
 
-        count = use.write_table(out, batches())
+        count = outputs.write_table(out, batches())
     _wrote(out, f"{count:,} rows", json, rows=count, columns=names)
 
 
@@ -195,20 +195,20 @@ def sample(
     import torch
 
     from gpin.files import write_whole
-    from gpin.runs import use
+    from gpin.runs import outputs, use
 
     opened = _open(run)
-    ending = use.check_output(out, _content(opened))
+    ending = outputs.check_output(out, _content(opened))
     vae = _model(opened, device)
     draws = use.sample_rows(vae, count, noise=noise, seed=seed)
     if ending == ".png":
-        write_whole(out, use.picture(torch.cat(list(draws)), opened.scaling))
+        write_whole(out, outputs.picture(torch.cat(list(draws)), opened.scaling))
     elif ending == ".npy":
-        use.write_array(out, (opened.scaling.undo(x) for x in draws), count)
+        outputs.write_array(out, (opened.scaling.undo(x) for x in draws), count)
     else:
         names = use.column_names(opened)
         values = (opened.scaling.undo(x) for x in draws)
-        use.write_table(out, (dict(zip(names, batch.T, strict=True)) for batch in values))
+        outputs.write_table(out, (dict(zip(names, batch.T, strict=True)) for batch in values))
     _wrote(out, f"{count:,} samples", json, samples=count)
 
 
@@ -248,10 +248,10 @@ def reconstruct(
     import torch
 
     from gpin.files import write_whole
-    from gpin.runs import use
+    from gpin.runs import outputs, use
 
     opened = _open(run)
-    ending = use.check_output(out, _content(opened), opened.location if data is None else data)
+    ending = outputs.check_output(out, _content(opened), opened.location if data is None else data)
     options = source_options(columns, key, size, grey)
     if data is None and options:
         raise InputError(f"--{next(iter(options))} says how to read DATA: name the data after the run")
@@ -262,14 +262,14 @@ def reconstruct(
         found = _telling(use.reconstruct_rows(vae, rows, seed=seed), told)
         if ending == ".png":
             _, x, reconstructions = zip(*found, strict=True)
-            write_whole(out, use.pairs_picture(torch.cat(x), torch.cat(reconstructions), opened.scaling))
+            write_whole(out, outputs.pairs_picture(torch.cat(x), torch.cat(reconstructions), opened.scaling))
         elif ending == ".npy":
-            use.write_array(out, (opened.scaling.undo(x) for _, _, x in found), len(rows))
+            outputs.write_array(out, (opened.scaling.undo(x) for _, _, x in found), len(rows))
         else:
             names = use.column_names(opened)
             values = ((numbers, opened.scaling.undo(x)) for numbers, _, x in found)
             number = "row" if "row" not in names else "row_number"
-            use.write_table(out, ({number: n} | dict(zip(names, batch.T, strict=True)) for n, batch in values))
+            outputs.write_table(out, ({number: n} | dict(zip(names, batch.T, strict=True)) for n, batch in values))
     _wrote(out, f"{len(rows):,} reconstructions", json, reconstructions=len(rows))
 
 
@@ -304,8 +304,9 @@ def report(
     json
         Print what was written as JSON.
     """
+    from gpin.runs.outputs import check_output
     from gpin.runs.page import write_report
-    from gpin.runs.use import check_output, check_seed
+    from gpin.runs.use import check_seed
 
     check_output(out, "a page")
     if on_terminal():
@@ -330,7 +331,7 @@ def export(run: RunFolder, /, *, out: Out, json: Annotated[bool, Flag] = False) 
         Print its inputs and outputs as JSON.
     """
     from gpin.export import export as export_model
-    from gpin.runs.use import check_output
+    from gpin.runs.outputs import check_output
 
     check_output(out, "a model")
     opened, vae = _opened(run, "cpu")
@@ -373,7 +374,7 @@ def _opened(folder: Path, device: str | None) -> tuple["Run", "VAE"]:
 
 
 def _content(run: "Run") -> str:
-    """What instances are written as, see `gpin.runs.use.ENDINGS`."""
+    """What instances are written as, see `gpin.runs.outputs.ENDINGS`."""
     return "images" if len(run.model.shape) == 3 else "a table"
 
 

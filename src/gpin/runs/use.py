@@ -1,19 +1,15 @@
-"""What a trained run is used for: scored, and asked for codes, reconstructions and samples, in batches; and the tables,
-arrays and pictures that come of it, which appear whole or not at all."""
+"""What a trained run is used for: scored, and asked for codes, reconstructions and samples, in batches."""
 
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gpin.data import Rows, Scaling, Source, SourceConfig, applicable_options, as_model_data, open_source
+from gpin.data import Rows, Source, SourceConfig, applicable_options, as_model_data, open_source
 from gpin.errors import InputError
 from gpin.estimators import LogLikelihood
 from gpin.inference import ELBO
@@ -24,7 +20,6 @@ from gpin.vae import VAE
 
 __all__ = [
     "Evaluation",
-    "check_output",
     "check_seed",
     "column_names",
     "device_named",
@@ -32,24 +27,16 @@ __all__ = [
     "evaluate",
     "log_volume",
     "open_data",
-    "pairs_picture",
-    "picture",
     "random_rows",
     "reconstruct_rows",
     "sample_rows",
     "spread_rows",
-    "write_array",
-    "write_table",
 ]
 
 BATCH = 128
 """Instances that are read and encoded together, as many as `VAE.log_likelihood` takes."""
 ELBO_SAMPLES = 10
 """Draws of z for each instance's ELBO."""
-TILE = 64
-"""Pixels that a small image is enlarged to."""
-ACROSS = 16
-"""Images side by side, at most."""
 
 Told = Callable[[int], None]
 Columns = Mapping[str, np.ndarray]
@@ -310,127 +297,3 @@ def _array(values: Tensor) -> np.ndarray:
 def column_names(run: Run) -> list[str]:
     """Of the run's table: its own, or x_0, x_1, … where it has none."""
     return list(run.columns or (f"x_{j}" for j in range(run.model.shape[0])))
-
-
-# Files -----------------------------------------------------------------------------------------------
-
-
-ENDINGS = {
-    "images": (".png", ".npy"),
-    "a table": (".csv", ".parquet", ".npy"),
-    "a row an instance": (".parquet", ".csv"),
-    "a page": (".html", ".htm"),
-    "a model": (".onnx",),
-}
-"""Of the files that can hold something."""
-
-
-def check_output(path: Path, what: str, data: str | None = None) -> str:
-    """The ending of a file to write, in small letters, if it fits what the file is to hold; missing folders are made.
-
-    Arguments:
-        path: The file.
-        what: One of `ENDINGS`.
-        data: What is read for it, which must not be overwritten.
-    """
-    if data is not None and path.exists() and Path(data).exists() and path.samefile(data):
-        raise InputError(f"cannot write to {path}: it is the data itself; name another file")
-    ending = path.suffix.lower()
-    if ending not in ENDINGS[what]:
-        raise InputError(f"cannot write {what} to {path}: its name must end in {' or '.join(ENDINGS[what])}")
-    if path.is_dir():
-        raise InputError(f"cannot write to {path}: it is a folder, and a file is needed")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return ending
-
-
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """A file to write beside `path`, which it becomes in the end, or nothing does."""
-    beside = path.with_name(path.name + ".part")
-    try:
-        yield beside
-        os.replace(beside, path)
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-
-
-def write_table(path: Path, batches: Iterable[Columns]) -> int:
-    """Write columns, batch after batch, as .parquet or .csv; returns the number of rows."""
-    import pyarrow as pa
-    from pyarrow import csv, parquet
-
-    count, writer = 0, None
-    with written_whole(path) as beside, open(beside, "wb") as file:
-        try:
-            for columns in batches:
-                table = pa.table({name: np.ascontiguousarray(column) for name, column in columns.items()})
-                if writer is None and path.suffix.lower() == ".csv":
-                    # A header of numbers alone would be read as a row of data.
-                    options = csv.WriteOptions(include_header=not all(map(_is_number, columns)))
-                    writer = csv.CSVWriter(file, table.schema, write_options=options)
-                elif writer is None:
-                    writer = parquet.ParquetWriter(file, table.schema)
-                writer.write_table(table)
-                count += table.num_rows
-        finally:
-            if writer is not None:
-                writer.close()
-    return count
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def write_array(path: Path, batches: Iterable[np.ndarray], count: int) -> None:
-    """Write `count` instances, batch after batch, as one .npy file `(count, *shape)`."""
-    array: np.ndarray | None = None
-    start = 0
-    with written_whole(path) as beside:
-        for batch in batches:
-            if array is None:
-                array = np.lib.format.open_memmap(beside, "w+", batch.dtype, (count, *batch.shape[1:]))
-            array[start : start + len(batch)] = batch
-            start += len(batch)
-        assert isinstance(array, np.memmap)
-        array.flush()
-
-
-def picture(images: Tensor, scaling: Scaling) -> bytes:
-    """Images `(count, channels, height, width)`, in the units of the model, in a square as a PNG file."""
-    from gpin.report.plots import image_grid, image_png  # brings matplotlib, which nothing else here needs
-
-    grid = image_grid(_unit(images, images, scaling), columns=min(ACROSS, math.ceil(math.sqrt(len(images)))))
-    return image_png(grid, _magnified(images))
-
-
-def pairs_picture(x: Tensor, reconstructions: Tensor, scaling: Scaling) -> bytes:
-    """Images, each above its reconstruction, sixteen side by side, as a PNG file."""
-    from gpin.report.plots import image_png, pairs
-
-    parts = (_unit(part, x, scaling) for part in (x, reconstructions))
-    above, below = ([part[i : i + ACROSS] for i in range(0, len(part), ACROSS)] for part in parts)
-    blocks = [pairs(*rows) for rows in zip(above, below, strict=True)]
-    width = blocks[0].shape[1]
-    padded = [np.pad(block, ((0, 3), (0, width - block.shape[1]), (0, 0))) for block in blocks]
-    return image_png(np.concatenate(padded)[:-3], _magnified(x))
-
-
-def _unit(images: Tensor, like: Tensor, scaling: Scaling) -> np.ndarray:
-    """Images as they are shown, in [0, 1]: as they are where that is their range, else from the least to the most."""
-    if images.shape[1] not in (1, 3):
-        raise InputError(f"images of {images.shape[1]} channels cannot be shown: write a .npy file instead")
-    low, high = like.min().item(), like.max().item()
-    if scaling.kind in ("pixels", "binary") or (scaling.kind == "none" and low > -0.5 and high < 1.5):
-        low, high = 0.0, 1.0
-    return ((images - low) / max(high - low, 1e-12)).numpy()
-
-
-def _magnified(images: Tensor) -> int:
-    return max(1, TILE // max(images.shape[-2:]))

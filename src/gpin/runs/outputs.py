@@ -1,0 +1,130 @@
+"""The files that come of a run's use: tables, arrays and pictures, which appear whole or not at all."""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.format import dtype_to_descr, write_array_header_1_0
+from torch import Tensor
+
+from gpin.data import Scaling
+from gpin.errors import InputError
+from gpin.files import written_whole
+from gpin.runs.use import Columns
+
+__all__ = ["ENDINGS", "check_output", "pairs_picture", "picture", "write_array", "write_table"]
+
+TILE = 64
+"""Pixels that a small image is enlarged to."""
+ACROSS = 16
+"""Images side by side, at most."""
+ENDINGS = {
+    "images": (".png", ".npy"),
+    "a table": (".csv", ".parquet", ".npy"),
+    "a row an instance": (".parquet", ".csv"),
+    "a page": (".html", ".htm"),
+    "a model": (".onnx",),
+}
+"""Of the files that can hold something."""
+
+
+def check_output(path: Path, what: str, data: str | None = None) -> str:
+    """The ending of a file to write, in small letters, if it fits what the file is to hold; missing folders are made.
+
+    Arguments:
+        path: The file.
+        what: One of `ENDINGS`.
+        data: What is read for it, which must not be overwritten.
+    """
+    if data is not None and path.exists() and Path(data).exists() and path.samefile(data):
+        raise InputError(f"cannot write to {path}: it is the data itself; name another file")
+    ending = path.suffix.lower()
+    if ending not in ENDINGS[what]:
+        raise InputError(f"cannot write {what} to {path}: its name must end in {' or '.join(ENDINGS[what])}")
+    if path.is_dir():
+        raise InputError(f"cannot write to {path}: it is a folder, and a file is needed")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return ending
+
+
+def write_table(path: Path, batches: Iterable[Columns]) -> int:
+    """Write columns, batch after batch, as .parquet or .csv; returns the number of rows."""
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    count, writer = 0, None
+    with written_whole(path) as file:
+        try:
+            for columns in batches:
+                table = pa.table({name: np.ascontiguousarray(column) for name, column in columns.items()})
+                if writer is None and path.suffix.lower() == ".csv":
+                    # A header of numbers alone would be read as a row of data.
+                    options = csv.WriteOptions(include_header=not all(map(_is_number, columns)))
+                    writer = csv.CSVWriter(file, table.schema, write_options=options)
+                elif writer is None:
+                    writer = parquet.ParquetWriter(file, table.schema)
+                writer.write_table(table)
+                count += table.num_rows
+        finally:
+            if writer is not None:
+                writer.close()
+    return count
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def write_array(path: Path, batches: Iterable[np.ndarray], count: int) -> None:
+    """Write `count` instances, batch after batch, as one .npy file `(count, *shape)`."""
+    written, dtype = 0, None
+    # Not through a memory map: on a full disk, that ends the process without a word.
+    with written_whole(path) as file:
+        for batch in batches:
+            if dtype is None:
+                dtype = batch.dtype
+                header = {"descr": dtype_to_descr(dtype), "fortran_order": False, "shape": (count, *batch.shape[1:])}
+                write_array_header_1_0(file, header)
+            assert batch.dtype == dtype
+            file.write(batch.tobytes())
+            written += len(batch)
+        assert written == count
+
+
+def picture(images: Tensor, scaling: Scaling) -> bytes:
+    """Images `(count, channels, height, width)`, in the units of the model, in a square as a PNG file."""
+    from gpin.report.plots import image_grid, image_png  # brings matplotlib, which nothing else here needs
+
+    grid = image_grid(_unit(images, images, scaling), columns=min(ACROSS, math.ceil(math.sqrt(len(images)))))
+    return image_png(grid, _magnified(images))
+
+
+def pairs_picture(x: Tensor, reconstructions: Tensor, scaling: Scaling) -> bytes:
+    """Images, each above its reconstruction, sixteen side by side, as a PNG file."""
+    from gpin.report.plots import image_png, pairs
+
+    parts = (_unit(part, x, scaling) for part in (x, reconstructions))
+    above, below = ([part[i : i + ACROSS] for i in range(0, len(part), ACROSS)] for part in parts)
+    blocks = [pairs(*rows) for rows in zip(above, below, strict=True)]
+    width = blocks[0].shape[1]
+    padded = [np.pad(block, ((0, 3), (0, width - block.shape[1]), (0, 0))) for block in blocks]
+    return image_png(np.concatenate(padded)[:-3], _magnified(x))
+
+
+def _unit(images: Tensor, like: Tensor, scaling: Scaling) -> np.ndarray:
+    """Images as they are shown, in [0, 1]: as they are where that is their range, else from the least to the most."""
+    if images.shape[1] not in (1, 3):
+        raise InputError(f"images of {images.shape[1]} channels cannot be shown: write a .npy file instead")
+    low, high = like.min().item(), like.max().item()
+    if scaling.kind in ("pixels", "binary") or (scaling.kind == "none" and low > -0.5 and high < 1.5):
+        low, high = 0.0, 1.0
+    return ((images - low) / max(high - low, 1e-12)).numpy()
+
+
+def _magnified(images: Tensor) -> int:
+    return max(1, TILE // max(images.shape[-2:]))
