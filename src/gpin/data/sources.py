@@ -148,7 +148,7 @@ def _opened(path: Path, name: str, config: SourceConfig) -> Source:
 
 def applicable_options(data: str | os.PathLike[str]) -> tuple[str, ...]:
     """The options of a `SourceConfig` that apply to data of this name or path."""
-    path = Path(data).expanduser()
+    path = Path(os.path.expanduser(data))  # which leaves an unknown user's alone
     if os.fspath(data) in BENCHMARKS:
         return ()
     if path.is_dir():
