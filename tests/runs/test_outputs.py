@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from gpin.data import Scaling
+from gpin.data import Scaling, open_source
 from gpin.errors import InputError
 from gpin.runs import outputs
 
@@ -26,6 +26,18 @@ def test_a_table_is_written_in_batches(tmp_path):
 def test_a_csv_file_of_nameless_columns_has_no_header(tmp_path):
     outputs.write_table(tmp_path / "t.csv", [{"1": np.arange(2), "2": np.arange(2)}])
     assert (tmp_path / "t.csv").read_text() == "0,0\n1,1\n"
+
+
+@pytest.mark.parametrize("names", [("2019", "2020"), ("2", "1"), ("1", "2", "4"), ("1.0", "2.0"), ("nan",)])
+def test_names_that_are_numbers_are_not_lost(tmp_path, names):
+    columns = {name: np.arange(2) for name in names}
+    with pytest.raises(InputError, match=rf"{names[0]}.* would be read as a row of data; write a \.parquet file"):
+        outputs.write_table(tmp_path / "t.csv", [columns])
+    assert not list(tmp_path.iterdir())
+    outputs.write_table(tmp_path / "t.parquet", [columns])
+    assert open_source(tmp_path / "t.parquet").columns == names
+    outputs.write_table(tmp_path / "t.csv", [{"row": np.arange(2), **columns}])
+    assert open_source(tmp_path / "t.csv").columns == ("row", *names)
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".csv", ".npy"])

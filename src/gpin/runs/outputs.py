@@ -9,6 +9,8 @@ from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 from torch import Tensor
 
 from gpin.data import Scaling
+from gpin.data.reading import listed
+from gpin.data.tables import _is_number
 from gpin.errors import InputError
 from gpin.files import written_whole
 from gpin.runs.use import Columns
@@ -59,8 +61,7 @@ def write_table(path: Path, batches: Iterable[Columns]) -> int:
             for columns in batches:
                 table = pa.table({name: np.ascontiguousarray(column) for name, column in columns.items()})
                 if writer is None and path.suffix.lower() == ".csv":
-                    # A header of numbers alone would be read as a row of data.
-                    options = csv.WriteOptions(include_header=not all(map(_is_number, columns)))
+                    options = csv.WriteOptions(include_header=_has_header(path, list(columns)))
                     writer = csv.CSVWriter(file, table.schema, write_options=options)
                 elif writer is None:
                     writer = parquet.ParquetWriter(file, table.schema)
@@ -72,11 +73,18 @@ def write_table(path: Path, batches: Iterable[Columns]) -> int:
     return count
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
+def _has_header(path: Path, names: list[str]) -> bool:
+    """Whether a .csv file names its columns: not where they are called 1, 2, …, which is what no header means.
+
+    A header of numbers alone would be read as a row of data, so other numbers are refused.
+    """
+    if names == [str(i + 1) for i in range(len(names))]:
         return False
+    if all(map(_is_number, names)):
+        raise InputError(
+            f"cannot write columns named {listed(names)} to {path}: in a .csv file, names that are all numbers would "
+            "be read as a row of data; write a .parquet file instead"
+        )
     return True
 
 
