@@ -1,6 +1,5 @@
 """The comparison: statistics, table rows and sentences, which terminal and page share, and all numbers as JSON."""
 
-import math
 import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from torch import Tensor
 from gpin.demo.estimates import verdict
 from gpin.demo.experiment import BATCH, PROPOSALS, Contender, Digits, Settings
 from gpin.estimators import LogLikelihood
-from gpin.report.numbers import Correlation, mean_and_error, plus_minus
+from gpin.report.numbers import Correlation, mean_and_error, plus_minus, share_above, without_nan
 
 __all__ = ["LEAD", "Result", "Row"]
 
@@ -154,7 +153,7 @@ class Result:
                 "· digits with k̂ > 0.7",
                 "lower",
                 "share where too few count",
-                [f"{100 * _share_above(score):.0f}%" for score in scores],
+                [f"{100 * share_above(score.khat):.0f}%" for score in scores],
             ),
         ]
 
@@ -172,7 +171,7 @@ class Result:
     def caution(self) -> str:
         """How far to believe the estimates."""
         encoder, refined = (
-            100 * max(_share_above(c.scores[proposal]) for c in self.contenders.values()) for proposal in PROPOSALS
+            100 * max(share_above(c.scores[proposal].khat) for c in self.contenders.values()) for proposal in PROPOSALS
         )
         if encoder < 10 and refined < 10:
             return "k̂ is below 0.7 for nearly all digits, so the estimates can be trusted."
@@ -184,15 +183,11 @@ class Result:
 
     def relation(self) -> str:
         """What the uncertainty says about the gap, in words that claim no more than it shows."""
-        found, baseline = self.gap_by_uncertainty, self.gap_by_elbo
-        if not abs(found.rho) >= 2 * found.stderr:
-            words = "no relation is shown"
-        else:
-            strength = "weakly" if abs(found.rho) < 0.3 else "moderately" if abs(found.rho) < 0.6 else "strongly"
-            words = f"it is {strength} {'higher' if found.rho > 0 else 'lower'} where the gap is larger"
+        found = self.gap_by_uncertainty
         return (
             f"Uncertainty against the encoder’s gap (refined log-likelihood − ELBO): Spearman correlation {found} over "
-            f"{len(self.uncertainty)} test digits, so {words}. The negative ELBO, the baseline, has {baseline}."
+            f"{len(self.uncertainty)} test digits, so {found.in_words('where the gap is larger')}. The negative ELBO, "
+            f"the baseline, has {self.gap_by_elbo}."
         )
 
     # The record -----------------------------------------------------------------------------------
@@ -200,7 +195,7 @@ class Result:
     def record(self) -> dict[str, Any]:
         """All numbers, ready for JSON."""
         sizes = {name: len(getattr(self.digits, name)) for name in ("train", "validation", "test")}
-        return _without_nan(
+        return without_nan(
             {
                 "data": {"name": "scikit-learn digits", "shape": list(self.digits.train.shape[1:]), **sizes},
                 "settings": asdict(self.settings),
@@ -237,34 +232,15 @@ class Result:
         return {"index": index, "label": self.digits.labels[index], "uncertainty": self.uncertainty[index].item()}
 
 
-def _share_above(score: LogLikelihood) -> float:
-    """Of instances with k̂ > 0.7."""
-    return (score.khat > 0.7).double().mean().item()
-
-
 def _score_record(score: LogLikelihood) -> dict[str, Any]:
     return {
         **_mean_record(score.mean, score.stderr),
         "mc_error": score.mean_mc_error,
         "samples": score.samples,
         "effective_sample_size": score.ess.median().item(),
-        "khat_above_0.7": _share_above(score),
+        "khat_above_0.7": share_above(score.khat),
     }
 
 
 def _mean_record(mean: float, stderr: float) -> dict[str, float]:
     return {"mean": mean, "stderr": stderr}
-
-
-def _without_nan(value: Any) -> Any:
-    """The same with None for numbers that JSON does not have.
-
-    Example:
-        >>> _without_nan({"a": [1.0, math.nan, math.inf], "b": "text"})
-        {'a': [1.0, None, None], 'b': 'text'}
-    """
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

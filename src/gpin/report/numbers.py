@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-__all__ = ["Correlation", "mean_and_error", "number", "plus_minus"]
+__all__ = ["Correlation", "mean_and_error", "number", "plus_minus", "share_above", "without_nan"]
 
 
 def mean_and_error(values: Tensor) -> tuple[float, float]:
@@ -13,6 +14,26 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
     values = values.double()
     error = values.std().item() / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return values.mean().item(), error
+
+
+def share_above(khat: Tensor) -> float:
+    """Of instances with k̂ > 0.7, among those where it is known; NaN where it is nowhere."""
+    known = khat[~khat.isnan()]
+    return (known > 0.7).double().mean().item() if len(known) else math.nan
+
+
+def without_nan(value: Any) -> Any:
+    """A record with None for numbers that JSON does not have.
+
+    Example:
+        >>> without_nan({"a": [1.0, math.nan, math.inf], "b": "text"})
+        {'a': [1.0, None, None], 'b': 'text'}
+    """
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def plus_minus(mean: float, stderr: float, digits: int = 2) -> str:
@@ -54,6 +75,18 @@ class Correlation:
             return cls(math.nan, math.nan)
         rho = float(spearmanr(x.numpy(), y.numpy()).statistic)
         return cls(rho, (1 - rho**2) * math.sqrt((1 + rho**2 / 2) / (len(x) - 3)) if len(x) > 3 else math.nan)
+
+    def in_words(self, where: str) -> str:
+        """What it shows of the first number, in words that claim no more; `where` says where the second is large.
+
+        Example:
+            >>> Correlation(0.5, 0.1).in_words("where the gap is larger")
+            'it is moderately higher where the gap is larger'
+        """
+        if not abs(self.rho) >= 2 * self.stderr:
+            return "no relation is shown"
+        strength = "weakly" if abs(self.rho) < 0.3 else "moderately" if abs(self.rho) < 0.6 else "strongly"
+        return f"it is {strength} {'higher' if self.rho > 0 else 'lower'} {where}"
 
     def __str__(self) -> str:
         return plus_minus(self.rho, self.stderr)

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,15 +16,13 @@ from gpin.estimators import LogLikelihood
 from gpin.files import as_path
 from gpin.inputs import whole_number
 from gpin.report import Table
-from gpin.report.numbers import Correlation, mean_and_error, plus_minus
+from gpin.report.numbers import Correlation, mean_and_error, plus_minus, share_above
 from gpin.runs.differences import refuse_other_data, short_names
-from gpin.runs.folder import Run, open_run
-from gpin.runs.scores import Scored, batches, column_moments, score
-from gpin.runs.use import Evaluation, check_seed, column_names
+from gpin.runs.folder import Run, Tell, open_run
+from gpin.runs.scores import Scored, column_moments, score
+from gpin.runs.use import Evaluation, batches, check_seed, column_names
 
 __all__ = ["Comparison", "caution", "compare", "differences", "listed", "relation", "score_rows", "summary", "verdict"]
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +150,7 @@ def score_rows(comparison: Comparison) -> list[list[str]]:
             row(
                 f"· {noun}s with k̂ > 0.7",
                 "share where too few count; lower is better" if first else "",
-                [_known(f"{100 * _share_above(each):.0f}%", _share_above(each)) for each in scores],
+                [_known(f"{100 * share_above(each.khat):.0f}%", share_above(each.khat)) for each in scores],
             ),
         ]
 
@@ -214,7 +212,7 @@ def score_rows(comparison: Comparison) -> list[list[str]]:
 
 def _mean(values: Tensor) -> str:
     """A mean over instances in two decimals, with a true minus sign."""
-    return plus_minus(values.double().mean().item(), math.nan)
+    return plus_minus(mean_and_error(values)[0], math.nan)
 
 
 def _score(found: LogLikelihood) -> str:
@@ -244,12 +242,6 @@ def _time(one: Scored) -> str:
 
 def _known(text: str, value: float) -> str:
     return text if math.isfinite(value) else "—"
-
-
-def _share_above(score: LogLikelihood) -> float:
-    """Of instances with k̂ > 0.7, among those where it is known; NaN where it is nowhere."""
-    known = score.khat[~score.khat.isnan()]
-    return (known > 0.7).double().mean().item() if len(known) else math.nan
 
 
 def _paired(comparison: Comparison, other: Scored, proposal: str) -> str:
@@ -330,7 +322,7 @@ def differences(comparison: Comparison) -> Table:
 
 def caution(comparison: Comparison) -> str:
     """How far to believe the estimates."""
-    shares = {p: [_share_above(one.likelihood(p)) for one in comparison.scored] for p in ("encoder", "refined")}
+    shares = {p: [share_above(one.likelihood(p).khat) for one in comparison.scored] for p in ("encoder", "refined")}
     if any(map(math.isnan, shares["encoder"] + shares["refined"])):
         return "From so few samples k̂ cannot be found: take at least 25 to know how far to believe the estimates."
     encoder, refined = (100 * max(found) for found in shares.values())
@@ -351,12 +343,8 @@ def relation(comparison: Comparison, one: Scored) -> str:
     count = comparison.several(len(one.chosen))
     if math.isnan(found.rho):
         return f"Uncertainty against the encoder’s gap: {count} cannot be ranked."
-    if not abs(found.rho) >= 2 * found.stderr:
-        words = "no relation is shown"
-    else:
-        strength = "weakly" if abs(found.rho) < 0.3 else "moderately" if abs(found.rho) < 0.6 else "strongly"
-        words = f"it is {strength} {'higher' if found.rho > 0 else 'lower'} where the gap is larger"
     return (
         f"Uncertainty of {one.name} against its gap (refined log-likelihood − ELBO): Spearman correlation {found} over "
-        f"{count} of the test part, so {words}. The negative ELBO, the baseline, has {baseline}."
+        f"{count} of the test part, so {found.in_words('where the gap is larger')}. The negative ELBO, the baseline, "
+        f"has {baseline}."
     )

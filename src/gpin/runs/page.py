@@ -1,7 +1,7 @@
 """`write_report`: one self-contained page that compares runs on the same data, and below each figure how to read it."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +23,9 @@ from gpin.runs.comparison import (
     verdict,
 )
 from gpin.runs.differences import data_settings, differing, flat_settings, surroundings
-from gpin.runs.scores import Scored, batches, column_moments
-from gpin.runs.use import random_rows, sample_rows, spread_rows
+from gpin.runs.folder import Tell
+from gpin.runs.scores import Scored, column_moments
+from gpin.runs.use import batches, random_rows, sample_rows, spread_rows
 from gpin.seeding import seeded
 
 __all__ = ["compose", "write_report"]
@@ -37,8 +38,6 @@ DESCRIBED = 20
 """Columns of a table whose means and deviations are shown."""
 DRAWS = 10_000
 """Samples whose means and deviations are shown."""
-
-Tell = Callable[[str], None]
 
 
 def write_report(

@@ -3,7 +3,7 @@
 The test part is read in batches, so that it never comes into memory as a whole.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -11,18 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpin.data import DataSet, Rows, Scaling
+from gpin.data import DataSet, Scaling
 from gpin.errors import InputError
 from gpin.estimators import LogLikelihood
 from gpin.inference import ELBO
-from gpin.runs.folder import Run
-from gpin.runs.use import BATCH, Evaluation, device_named, evaluate, knows_uncertainty, log_volume, random_rows
+from gpin.runs.folder import Run, Tell
+from gpin.runs.use import Evaluation, batches, device_named, evaluate, knows_uncertainty, log_volume, random_rows
 from gpin.training import History
 from gpin.vae import VAE
 
 __all__ = ["Scored", "batches", "column_moments", "score"]
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,12 +103,6 @@ def score(name: str, run: Run, data: DataSet, *, samples: int, limit: int | None
         _evaluation_on_cpu(refined),
         uncertainty,
     )
-
-
-def batches(rows: Rows) -> Iterator[Tensor]:
-    """All instances, a batch at a time."""
-    for start in range(0, len(rows), BATCH):
-        yield rows.__getitems__(np.arange(start, min(start + BATCH, len(rows))))
 
 
 def _history(run: Run, tell: Tell) -> tuple[History, bool]:

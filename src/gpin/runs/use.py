@@ -14,12 +14,14 @@ from gpin.errors import InputError
 from gpin.estimators import LogLikelihood
 from gpin.inference import ELBO
 from gpin.inputs import whole_number
+from gpin.report.numbers import mean_and_error, share_above, without_nan
 from gpin.runs.folder import Run
 from gpin.seeding import seeded
 from gpin.vae import VAE
 
 __all__ = [
     "Evaluation",
+    "batches",
     "check_seed",
     "column_names",
     "device_named",
@@ -92,11 +94,16 @@ def spread_rows(rows: Rows, count: int | None) -> Rows:
     return Rows(rows.values, rows.rows[chosen], rows.scaling)
 
 
-def _batches(rows: Rows) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """Row numbers in the source, and x `(batch, *shape)`."""
+def batches(rows: Rows) -> Iterator[Tensor]:
+    """All instances, a batch `(n, *shape)` at a time."""
     for start in range(0, len(rows), BATCH):
-        index = np.arange(start, min(start + BATCH, len(rows)))
-        yield rows.rows[index], rows.__getitems__(index)
+        yield rows.__getitems__(np.arange(start, min(start + BATCH, len(rows))))
+
+
+def _numbered(rows: Rows) -> Iterator[tuple[np.ndarray, Tensor]]:
+    """The same, each with the numbers of its rows in the source."""
+    numbers = np.split(rows.rows, range(BATCH, len(rows), BATCH))
+    return zip(numbers, batches(rows), strict=True)
 
 
 # Scores ----------------------------------------------------------------------------------------------
@@ -128,35 +135,27 @@ class Evaluation:
         """Its standard error."""
         return self.log_likelihood.stderr / (self.dims * math.log(2))
 
-    @property
-    def elbo_stderr(self) -> float:
-        """The standard error of the mean ELBO."""
-        return _stderr(self.elbo.value)
-
     def record(self) -> dict[str, Any]:
         """Ready for JSON; what is not known is null."""
         found, bound = self.log_likelihood, self.elbo
-        known = found.khat[~found.khat.isnan()]
+        elbo, elbo_stderr = mean_and_error(bound.value)
         record = {
             "instances": found.values.numel(),
             "samples": found.samples,
             "proposal": found.proposal,
             "log_likelihood": {"mean": found.mean, "stderr": found.stderr, "mc_error": found.mean_mc_error},
-            "ess": {"mean": _mean(found.ess), "median": found.ess.median().item()},
-            "khat": {
-                "median": known.median().item() if len(known) else math.nan,
-                "share_above_0.7": _mean(known > 0.7) if len(known) else math.nan,
-            },
+            "ess": {"mean": mean_and_error(found.ess)[0], "median": found.ess.median().item()},
+            "khat": {"median": found.khat.nanmedian().item(), "share_above_0.7": share_above(found.khat)},
             "bits_per_dim": {"mean": self.bits_per_dim, "stderr": self.bits_per_dim_stderr},
             "elbo": {
-                "mean": _mean(bound.value),
-                "stderr": self.elbo_stderr,
-                "reconstruction": _mean(bound.reconstruction),
-                "kl": _mean(bound.kl),
-                "weight_kl": _mean(bound.weight_kl),
+                "mean": elbo,
+                "stderr": elbo_stderr,
+                "reconstruction": mean_and_error(bound.reconstruction)[0],
+                "kl": mean_and_error(bound.kl)[0],
+                "weight_kl": mean_and_error(bound.weight_kl)[0],
             },
         }
-        return _finite(record)
+        return without_nan(record)
 
 
 def evaluate(
@@ -182,12 +181,12 @@ def evaluate(
     """
     likelihoods = []
     with seeded(check_seed(seed)):
-        for _, x in _batches(rows):
+        for x in batches(rows):
             likelihoods.append(vae.log_likelihood(x, samples, proposal))
             if told is not None:
                 told(len(x))
     with seeded(seed), torch.no_grad():
-        bounds = [vae.elbo(x, ELBO_SAMPLES) for _, x in _batches(rows)]
+        bounds = [vae.elbo(x, ELBO_SAMPLES) for x in batches(rows)]
     terms = [torch.cat([getattr(part, name) for part in bounds]) for name in ("reconstruction", "kl", "weight_kl")]
     return Evaluation(LogLikelihood.join(likelihoods), ELBO(*terms), math.prod(vae.shape), log_volume)
 
@@ -203,21 +202,6 @@ def check_seed(seed: int) -> int:
     if not 0 <= seed < 2**62:
         raise InputError(f"seed must lie between 0 and 2⁶² − 1, got {seed}")
     return seed
-
-
-def _mean(values: Tensor) -> float:
-    return values.double().mean().item()
-
-
-def _stderr(values: Tensor) -> float:
-    return values.double().std().item() / math.sqrt(len(values)) if len(values) > 1 else math.nan
-
-
-def _finite(value: Any) -> Any:
-    """A record with None for what is not a finite number, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # Codes, reconstructions, samples ---------------------------------------------------------------------
@@ -244,7 +228,7 @@ def encode_rows(vae: VAE, rows: Rows, *, samples: int = 100, seed: int = 0) -> I
     whole_number(samples, "samples", least=0)
     uncertain = knows_uncertainty(vae, rows)
     check_seed(seed)
-    for number, (numbers, x) in enumerate(_batches(rows)):
+    for number, (numbers, x) in enumerate(_numbered(rows)):
         with seeded(_seed_of(seed, number)), torch.no_grad():
             q = vae.encode(x)
             columns = {"row": numbers}
@@ -275,7 +259,7 @@ def knows_uncertainty(vae: VAE, rows: Rows) -> bool:
 def reconstruct_rows(vae: VAE, rows: Rows, *, seed: int = 0) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
     """Row numbers, x and E[x|z] at the posterior mean of z, `(batch, *shape)` in the units of the model, by batch."""
     check_seed(seed)
-    for number, (numbers, x) in enumerate(_batches(rows)):
+    for number, (numbers, x) in enumerate(_numbered(rows)):
         with seeded(_seed_of(seed, number)):
             yield numbers, x, vae.reconstruct(x).cpu()
 

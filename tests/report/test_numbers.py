@@ -1,0 +1,47 @@
+"""Numbers over instances, and the words for them."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from gpin.report.numbers import Correlation, mean_and_error, share_above, without_nan
+
+
+def test_what_cannot_be_ranked_has_no_correlation():
+    assert math.isnan(Correlation.of(torch.ones(9), torch.arange(9.0)).rho)
+    assert math.isnan(Correlation.of(torch.arange(2.0), torch.arange(2.0)).rho)
+    assert Correlation.of(torch.arange(9.0), torch.arange(9.0)).rho == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("rho", "stderr", "words"),
+    [
+        (0.2, 0.05, "it is weakly higher where it rains"),
+        (-0.5, 0.05, "it is moderately lower where it rains"),
+        (0.9, 0.05, "it is strongly higher where it rains"),
+        (0.9, 0.5, "no relation is shown"),
+        (math.nan, math.nan, "no relation is shown"),
+        (1.0, math.nan, "no relation is shown"),
+    ],
+)
+def test_a_correlation_claims_no_more_than_it_shows(rho, stderr, words):
+    assert Correlation(rho, stderr).in_words("where it rains") == words
+
+
+def test_the_error_of_one_instance_is_not_known():
+    mean, error = mean_and_error(torch.tensor([1.0, 3.0]))
+    assert (mean, error) == (2.0, pytest.approx(1.0))
+    assert math.isnan(mean_and_error(torch.tensor([3]))[1])
+
+
+def test_a_share_is_of_what_is_known():
+    assert share_above(torch.tensor([0.8, 0.1, math.nan, 0.2, math.inf])) == 0.5
+    assert math.isnan(share_above(torch.full((3,), math.nan)))
+
+
+def test_a_record_without_nan_is_json():
+    record = {"a": {"b": [math.nan, 1.0, [-math.inf]]}, "c": math.inf, "d": None, "e": "nan", "f": 3}
+    found = json.loads(json.dumps(without_nan(record), allow_nan=False))
+    assert found == {"a": {"b": [None, 1.0, [None]]}, "c": None, "d": None, "e": "nan", "f": 3}
