@@ -41,7 +41,7 @@ def test_json(gpin, files, tmp_path):
     assert open_run(record["run"]).location == record["data"] == str(files / "pictures")
 
 
-def test_assignments_override_flags_which_override_the_config(gpin, files, tmp_path, monkeypatch):
+def test_assignments_and_flags_override_the_config(gpin, files, tmp_path, monkeypatch):
     asked = []
 
     def stop(data, settings, **_):
@@ -59,7 +59,7 @@ def test_assignments_override_flags_which_override_the_config(gpin, files, tmp_p
             }
         )
     )
-    gpin("train", "x.csv", "--config", config, "--epochs", "8", "--seed", "6", "--set", "seed=9", "limit=10")
+    gpin("train", "x.csv", "--config", config, "--epochs", "8", "--set", "seed=9", "limit=10")
     gpin("train", "--set", "ema=0.5", "x.csv", "--method", "gp", "--set", "covariance=full", "--columns", "b, c")
     gpin("train", "x.csv", "--scaling", "none", "--size", "64x48", "--grey", "--key", "x")
     first, second, third = asked
@@ -86,7 +86,26 @@ def test_a_warm_start(gpin, files, runs, tmp_path):
     options = ["--epochs", "1", "--latent-dim", "2", "--set", "architecture.width=16", "--out", tmp_path, "--json"]
     said = gpin("train", files / "table.npy", *options, "--start", runs["plain"])
     assert said.code == 0, said.err
-    assert open_run(json.loads(said.out)["run"]).start == open_run(runs["plain"]).load(print).checksum()
+    folder = json.loads(said.out)["run"]
+    assert open_run(folder).start == open_run(runs["plain"]).load(print).checksum()
+    command = ["train", files / "table.npy", "--config", Path(folder) / "run.json", "--out", tmp_path, "--json"]
+    forgotten = gpin(*command)
+    assert (forgotten.code, forgotten.out) == (2, "")
+    assert "name that model with --start" in forgotten.err
+    again = json.loads(gpin(*command, "--start", runs["plain"]).out)
+    assert (again["run"], again["began"]) == (folder, "done")
+
+
+@pytest.mark.parametrize(
+    "content", [{"model": 3}, {"model": {"options": 5}}, {"training": []}, {"data": {"source": 5}}, {"model": None}]
+)
+def test_a_config_that_holds_something_else_is_one_line(gpin, tmp_path, monkeypatch, content):
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps(content))
+    said = gpin("train", "x.csv", "--config", "config.json", "--columns", "a", "--set", "covariance=full")
+    assert (said.code, said.out) == (2, "")
+    assert said.one_line
+    assert "config.json" in said.err
 
 
 def test_a_text_column_is_refused_with_advice_that_works(gpin, files, tmp_path):
@@ -117,6 +136,10 @@ def test_a_text_column_is_refused_with_advice_that_works(gpin, files, tmp_path):
         (["digits", "--scaling", "wrong"], "scaling"),
         (["digits", "--config", "none.json"], "none.json"),
         (["digits", "--start", "nowhere"], "nowhere"),
+        (["digits", "--set", "epochs=3", "--set", "epochs=4"], "'epochs' is given twice"),
+        (["digits", "--epochs", "3", "--set", "epochs=4"], "'epochs' is given twice, as --epochs and as epochs=4"),
+        (["digits", "--set", "size=8"], "--size is an option of folders of pictures"),
+        (["nothing.csv", "--method", "vae", "--set", "covariance=full"], "no option 'covariance'"),
         (["digits", "--device", "abacus"], "no device 'abacus'"),
         (["digits", "--checkpoint-seconds", "soon"], "soon"),
         ([], "DATA"),

@@ -53,22 +53,15 @@ def source_options(columns: str | None, key: str | None, size: str | None, grey:
         >>> source_options("a, b", None, "64x48", None)
         {'columns': ['a', 'b'], 'size': [64, 48]}
     """
+    from gpin.runs.settings import column_list, height_and_width
+
     options = {
-        "columns": None if columns is None else [name.strip() for name in columns.split(",")],
+        "columns": None if columns is None else column_list(columns),
         "key": key,
-        "size": None if size is None else _height_and_width(size),
+        "size": None if size is None else height_and_width(size),
         "grey": grey or None,
     }
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _height_and_width(text: str) -> list[int]:
-    from gpin.errors import InputError
-
-    parts = text.lower().replace("×", "x").split("x")
-    if len(parts) > 2 or not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise InputError(f"--size must be a height and a width in pixels, such as 64 or 64x48, got {text!r}")
-    return [int(part) for part in parts] * (3 - len(parts))
 
 
 # Speaking --------------------------------------------------------------------------------------------

@@ -94,22 +94,19 @@ def train(
         Print the result as JSON.
     """
     from gpin.runs import train as train_run
-    from gpin.runs.settings import assigned, read_settings
+    from gpin.runs.settings import assigned, check_once, read_settings
     from gpin.runs.use import device_named
 
     wrong = next((text for text in more if "=" not in text), None)
     if wrong is not None:
         raise InputError(f"unexpected {wrong!r}: gpin train takes one data set; options such as --epochs have dashes")
-    content = {} if config is None else read_settings(config)
-    flags: dict[tuple[str, ...], Any] = {
-        ("model", "method"): method,
-        ("model", "latent_dim"): latent_dim,
-        ("training", "epochs"): epochs,
-        ("training", "seed"): seed,
-        ("data", "scaling"): scaling,
-        **{("data", "source", name): value for name, value in source_options(columns, key, size, grey).items()},
-    }
-    settings = assigned(_with(content, flags), [*(set_ or []), *more])
+    content = {} if config is None else read_settings(config, started=start is not None)
+    flags = {"method": method, "latent_dim": latent_dim, "epochs": epochs, "seed": seed, "scaling": scaling}
+    given = {name: value for name, value in flags.items() if value is not None}
+    given |= source_options(columns, key, size, grey)
+    assignments = [*(set_ or []), *more]
+    check_once(assignments, given)
+    settings = assigned(content, assignments, given)
     if device is not None:
         device_named(device)
     beginning = _Beginning()
@@ -135,23 +132,6 @@ def train(
         print_json(_record(run, history, beginning))
     elif first_process():
         _show(run, history, beginning)
-
-
-def _with(content: dict[str, Any], flags: dict[tuple[str, ...], Any]) -> dict[str, Any]:
-    """Settings after the flags that were given.
-
-    Example:
-        >>> _with({"training": {"epochs": 2, "seed": 1}}, {("training", "epochs"): 3, ("training", "seed"): None})
-        {'training': {'epochs': 3, 'seed': 1}}
-    """
-    for place, value in flags.items():
-        if value is None:
-            continue
-        inner = content
-        for name in place[:-1]:
-            inner = inner.setdefault(name, {})
-        inner[place[-1]] = value
-    return content
 
 
 class _Beginning:

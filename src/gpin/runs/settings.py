@@ -1,7 +1,7 @@
 """What a user asks for: data, model and training, from options, `key=value` and JSON files."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from gpin.likelihoods import LikelihoodConfig
 from gpin.networks import Architecture
 from gpin.training import TrainingConfig
 
-__all__ = ["ModelSettings", "RunSettings", "assigned", "read_settings"]
+__all__ = ["ModelSettings", "RunSettings", "assigned", "check_once", "column_list", "height_and_width", "read_settings"]
 
 
 class ModelSettings(Config):
@@ -35,6 +35,11 @@ class ModelSettings(Config):
     likelihood: dict[str, Any] | None = None
     architecture: dict[str, Any] = Field(default_factory=dict)
 
+    def check(self) -> None:
+        """Refuse options that the method or the likelihood does not have, which can be told without any data."""
+        method_named(self.method).Options.parse(self.options, f"method {self.method!r}")
+        LikelihoodConfig.parse(self.likelihood or {}, "the likelihood")
+
 
 class RunSettings(Config):
     """All that a user chooses about a run; together with the data it decides every bit of the result."""
@@ -44,29 +49,44 @@ class RunSettings(Config):
     training: TrainingConfig = TrainingConfig()
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """Settings from a JSON file: those of a `RunSettings`, all or some, or a run's own `run.json`."""
+def read_settings(path: Path, started: bool = False) -> dict[str, Any]:
+    """Settings from a JSON file: those of a `RunSettings`, all or some, or a run's own `run.json`.
+
+    Arguments:
+        path: The file.
+        started: Whether it is known which weights to start from; a run that had a start cannot be repeated without.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or "it is not JSON"
         raise InputError(f"{path} cannot be read as settings: {reason}") from None
     if isinstance(content, dict) and content.get("format") == "gpin-run":
+        if content.get("start") is not None and not started:
+            raise InputError(f"{path} is of a run that started from a trained model: name that model with --start")
         content = content.get("settings")
-    parts = list(RunSettings.model_fields)
+    parts: dict[str, type[Config]] = {"data": DataConfig, "model": ModelSettings, "training": TrainingConfig}
     if not isinstance(content, dict) or not all(isinstance(part, dict) for part in content.values()):
         raise InputError(f"{path} must hold settings as a JSON object with the parts {', '.join(parts)}")
-    for name in content:
+    for name, part in content.items():
         if name not in parts:
-            raise InputError(f"{path} has no part {name!r}: {suggest(name, parts)}")
+            raise InputError(f"{path} has no part {name!r}: {suggest(name, list(parts))}")
+        parts[name].parse(part, f"{name!r} in {path}")
     return content
 
 
-def assigned(settings: Mapping[str, Any], assignments: Iterable[str]) -> RunSettings:
+def assigned(
+    settings: Mapping[str, Any], assignments: Iterable[str], flags: Mapping[str, Any] | None = None
+) -> RunSettings:
     """Settings after `key=value` assignments, whose keys find their place by themselves.
 
     A key is an option of training, of the data or of the method; `likelihood`, `likelihood.variance`,
     `architecture.width`; `split_seed`, the seed of the split. Values are JSON where they can be, else text.
+
+    Arguments:
+        settings: Those of a `RunSettings`, all or some.
+        assignments: A later one overrides those before it.
+        flags: Values by key, which assignments override.
 
     Example:
         >>> settings = assigned({}, ["covariance=full", "learning_rate=0.001", "likelihood.variance=analytic"])
@@ -74,32 +94,70 @@ def assigned(settings: Mapping[str, Any], assignments: Iterable[str]) -> RunSett
         ({'covariance': 'full'}, 0.001, {'variance': 'analytic'})
     """
     content: dict[str, Any] = json.loads(json.dumps(settings))
-    pairs = dict(_pair(assignment) for assignment in assignments)
-    for key in ("method", "latent_dim"):
+    pairs = {**(flags or {}), **dict(_pair(assignment) for assignment in assignments)}
+    for key in ("method", "latent_dim", "likelihood"):
         if key in pairs:
             _put(content, ("model", key), pairs.pop(key))
     method = method_named(content.get("model", {}).get("method", "gp"))
     places = _places(list(method.Options.model_fields) + (["preset"] if method.Options.presets else []))
     for key, value in pairs.items():
-        if key == "likelihood" and isinstance(value, str):
-            key = "likelihood.kind"
-        if key == "columns" and isinstance(value, str):
-            value = value.split(",")
         if key not in places:
             raise InputError(f"there is no option {key!r} for method {method.name!r}: {suggest(key, list(places))}")
         _put(content, places[key], value)
     return RunSettings.parse(content, "the run")
 
 
+def check_once(assignments: Iterable[str], flags: Iterable[str]) -> None:
+    """Refuse an option that a user gives twice, in two assignments or in one and as `--key value`."""
+    seen = {key: "--" + key.replace("_", "-") for key in flags}
+    for assignment in assignments:
+        key, _ = _pair(assignment)
+        if key in seen:
+            raise InputError(f"{key!r} is given twice, as {seen[key]} and as {assignment}: leave one of them out")
+        seen[key] = assignment
+
+
+def column_list(text: str) -> list[str]:
+    """Names of columns as a user types them.
+
+    Example:
+        >>> column_list("a, b")
+        ['a', 'b']
+    """
+    return [name.strip() for name in text.split(",")]
+
+
+def height_and_width(text: str) -> list[int]:
+    """The size of pictures as a user types it.
+
+    Example:
+        >>> height_and_width("64"), height_and_width("64x48")
+        ([64, 64], [64, 48])
+    """
+    parts = text.lower().replace("×", "x").split("x")
+    if len(parts) > 2 or not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise InputError(f"--size must be a height and a width in pixels, such as 64 or 64x48, got {text!r}")
+    return [int(part) for part in parts] * (3 - len(parts))
+
+
+TYPED: dict[str, Callable[[str], Any]] = {"columns": column_list, "key": str, "size": height_and_width}
+"""How options are read that would mean something else as JSON."""
+
+
 def _pair(assignment: str) -> tuple[str, Any]:
     key, sign, text = assignment.partition("=")
-    if not sign or not key.strip():
+    key = key.strip()
+    if not sign or not key:
         raise InputError(f"expected key=value, such as epochs=10, got {assignment!r}")
     try:
         value = json.loads(text)
     except ValueError:
         value = None if text.lower() == "none" else text
-    return key.strip(), value
+    if key in TYPED and value is not None and not isinstance(value, list):
+        value = TYPED[key](text)
+    if key == "likelihood" and isinstance(value, str):
+        key = "likelihood.kind"
+    return key, value
 
 
 def _places(options: list[str]) -> dict[str, tuple[str, ...]]:

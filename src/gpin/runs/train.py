@@ -50,6 +50,7 @@ def train(
         tell: Called with each sentence that the user should read.
     """
     settings, out = settings or RunSettings(), as_path(out, "the folder of runs")
+    settings.model.check()
     processes = Processes(device)
     source = open_source(data, settings.data.source)
     parts = prepare(source, settings.data)

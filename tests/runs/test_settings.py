@@ -1,0 +1,112 @@
+"""Settings from files, flags and assignments: one place for each option, and one sentence for each mistake."""
+
+import json
+
+import pytest
+
+from gpin.errors import InputError
+from gpin.runs import ModelSettings, RunSettings, train
+from gpin.runs.settings import assigned, check_once, read_settings
+
+
+def write(folder, content):
+    path = folder / "settings.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ([], "must hold settings as a JSON object with the parts data, model, training"),
+        ({"model": 3}, "must hold settings as a JSON object"),
+        ({"training": []}, "must hold settings as a JSON object"),
+        ({"format": "gpin-run"}, "must hold settings as a JSON object"),
+        ({"modle": {}}, "has no part 'modle': did you mean 'model'?"),
+        ({"model": {"options": 5}}, "option 'options' of 'model'"),
+        ({"model": {"method": 3}}, "option 'method' of 'model'"),
+        ({"model": {"likelihood": "bernoulli"}}, "option 'likelihood' of 'model'"),
+        ({"data": {"source": 5}}, "option 'source' of 'data'"),
+        ({"data": {"source": {"size": 5}}}, "option 'source.size' of 'data'"),
+        ({"training": {"epoch": 3}}, "has no option 'epoch': did you mean 'epochs'?"),
+        ({"training": {"epochs": "3"}}, "option 'epochs' of 'training'"),
+    ],
+)
+def test_a_file_that_holds_no_settings_is_named(tmp_path, content, words):
+    path = write(tmp_path, content)
+    with pytest.raises(InputError) as caught:
+        read_settings(path)
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_the_settings_of_a_run_that_had_a_start_need_one(tmp_path):
+    path = write(tmp_path, {"format": "gpin-run", "settings": {"training": {"epochs": 3}}, "start": "1a2b"})
+    with pytest.raises(InputError, match="name that model with --start"):
+        read_settings(path)
+    assert read_settings(path, started=True) == {"training": {"epochs": 3}}
+    path = write(tmp_path, {"format": "gpin-run", "settings": {"training": {"epochs": 3}}, "start": None})
+    assert read_settings(path) == {"training": {"epochs": 3}}
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"method": "gq"}, "unknown method 'gq'"),
+        ({"method": "vae", "options": {"covariance": "full"}}, "method 'vae' has no option 'covariance'"),
+        ({"options": {"covariance": "round"}}, "covariance"),
+        ({"options": {"preset": 3}}, "no preset 3"),
+        ({"likelihood": {"kind": "poisson"}}, "option 'kind' of the likelihood"),
+    ],
+)
+def test_a_model_that_cannot_be_is_refused_before_data_is_looked_for(model, words):
+    with pytest.raises(InputError, match=words):
+        train("nowhere.npy", RunSettings(model=ModelSettings(**model)))
+
+
+@pytest.mark.parametrize(
+    ("assignments", "flags", "words"),
+    [
+        (["epochs=3", "epochs=4"], [], "'epochs' is given twice, as epochs=3 and as epochs=4"),
+        (["latent_dim=4"], ["latent_dim"], "'latent_dim' is given twice, as --latent-dim and as latent_dim=4"),
+        (["likelihood=bernoulli", "likelihood.kind=gaussian"], [], r"'likelihood\.kind' is given twice"),
+    ],
+)
+def test_an_option_is_given_once(assignments, flags, words):
+    with pytest.raises(InputError, match=words):
+        check_once(assignments, flags)
+
+
+def test_assignments_override_flags_which_override_the_rest():
+    given = {"training": {"epochs": 2, "seed": 2, "batch_size": 2}}
+    training = assigned(given, ["seed=4"], {"seed": 3, "epochs": 3}).training
+    assert (training.epochs, training.seed, training.batch_size) == (3, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "read"),
+    [
+        ("size=8", {"size": (8, 8)}),
+        ("size=64x48", {"size": (64, 48)}),
+        ("size=[64, 48]", {"size": (64, 48)}),
+        ("size=none", {"size": None}),
+        ("columns=a, b", {"columns": ("a", "b")}),
+        ("columns=1.50", {"columns": ("1.50",)}),
+        ("key=1", {"key": "1"}),
+    ],
+)
+def test_options_of_the_data_are_assigned_as_their_flags_are_typed(assignment, read):
+    source = assigned({}, [assignment]).data.source
+    assert {name: getattr(source, name) for name in read} == read
+
+
+def test_a_size_that_is_none_is_refused():
+    with pytest.raises(InputError, match="--size must be a height and a width"):
+        assigned({}, ["size=8x"])
+
+
+def test_no_likelihood_is_that_which_fits_the_data():
+    own = {"model": {"likelihood": {"kind": "bernoulli"}}}
+    assert assigned(own, []).model.likelihood == {"kind": "bernoulli"}
+    assert assigned(own, ["likelihood=none"]).model.likelihood is None
+    assert assigned(own, ["likelihood.variance=fixed", "likelihood=none"]).model.likelihood == {"variance": "fixed"}
