@@ -11,6 +11,7 @@ import torch
 from linear_gaussian import LinearGaussian
 
 import gpin
+from gpin.data import Scaling
 from gpin.distributions import diagonal_normal
 from gpin.export import REFUSED, export
 from gpin.inference import METHODS, InferenceModel, MethodConfig
@@ -55,7 +56,8 @@ def some(method="vae", options=None, shape=TABLE):
 def run(path, x):
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, {"x": np.asarray(x, dtype=np.float32)}), strict=True))
+    dtype = {"tensor(float)": np.float32, "tensor(double)": np.float64}[session.get_inputs()[0].type]
+    return dict(zip(names, session.run(None, {"x": np.asarray(x, dtype=dtype)}), strict=True))
 
 
 @torch.no_grad()
@@ -166,6 +168,25 @@ def test_the_graph_takes_original_units(shape, tmp_path):
     agree(run(tmp_path / "each.onnx", x * scale + offset), expected(vae, x))
     export(vae, tmp_path / "all.onnx", offset=(0.0,), scale=255)
     agree(run(tmp_path / "all.onnx", 255 * x), expected(vae, x))
+
+
+def input_type(path):
+    return onnx.load(path).graph.input[0].type.tensor_type.elem_type
+
+
+def test_an_offset_that_is_large_beside_the_scale_costs_no_digits(tmp_path):
+    vae, _ = some("gp")
+    offset, scale = (1.7e9, 0.0, 3.0, -5.0, 1e3, 1.0), (1e5, 1.0, 2.0, 0.5, 2.0, 3.0)
+    values = np.random.default_rng(0).normal(offset, scale, (7, 6))
+    export(vae, tmp_path / "a.onnx", offset=offset, scale=scale)
+    assert input_type(tmp_path / "a.onnx") == onnx.TensorProto.DOUBLE
+    x = Scaling(kind="standardised", offset=offset, scale=scale).apply(values)
+    agree(run(tmp_path / "a.onnx", values), expected(vae, x))
+
+
+def test_other_units_are_taken_in_single(tmp_path):
+    export(some()[0], tmp_path / "a.onnx", offset=(100.0, -100.0, 1e5, 0.0, 0.0, 0.0), scale=(1, 1, 1e3, 1e-6, 1, 1))
+    assert input_type(tmp_path / "a.onnx") == onnx.TensorProto.FLOAT
 
 
 def test_a_vae_of_ones_own_modules_is_exported(tmp_path):

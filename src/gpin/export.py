@@ -33,6 +33,9 @@ REFUSED = {
 OPSETS = (18, 23)
 """The first that torch writes without fault, and the last that is tested in onnxruntime."""
 
+FAR = 100
+"""Scales from zero, beyond which x − offset loses digits in float32 that the model can tell apart."""
+
 BATCH = {"x": {0: torch.export.Dim("batch")}}
 
 
@@ -49,6 +52,9 @@ def export(
     Input `x` `(batch, *shape)`; outputs `mean` and `std` `(batch, d)`, the moments of q(z|x), and with method `gp`
     also `uncertainty`, `uncertainty_f` and `uncertainty_h`, each `(batch,)`. The file carries gpin's
     version, the method and the data's shape as metadata. The methods `sa`, `iaf` and `vlae` cannot be exported.
+
+    Where an offset is more than a hundred times its scale, as of a column of times, `x` is float64 and becomes float32
+    once it is scaled: in float32, the digits in which instances differ would be lost.
 
     Arguments:
         vae: The trained model; it is left as it is.
@@ -95,9 +101,10 @@ def _units(values: ArrayLike, name: str, shape: tuple[int, ...]) -> Tensor:
     size = int(np.prod(shape))
     if len(numbers) not in (1, size):
         raise InputError(f"{name} must be one number, or {size} for data of shape {shape}, got {len(numbers)}")
-    tensor = torch.tensor(numbers, dtype=torch.float32)
-    if not tensor.isfinite().all():
-        raise InputError(f"{name} must be finite in float32, got {numbers[~tensor.isfinite().numpy()][0]:g}")
+    tensor = torch.tensor(numbers, dtype=torch.float64)
+    finite = tensor.float().isfinite()
+    if not finite.all():
+        raise InputError(f"{name} must be finite in float32, got {tensor[~finite][0]:g}")
     return tensor.reshape(shape) if len(tensor) == size else tensor.squeeze()
 
 
@@ -110,8 +117,9 @@ class _InferencePath(nn.Module):
     def __init__(self, vae: VAE, offset: Tensor, scale: Tensor) -> None:
         super().__init__()
         self.vae = copy.deepcopy(vae).to("cpu", torch.float32)
-        self.register_buffer("offset", offset)
-        self.register_buffer("scale", scale)
+        self.dtype = torch.float64 if ((offset / scale).abs() > FAR).any() else torch.float32
+        self.register_buffer("offset", offset.to(self.dtype))
+        self.register_buffer("scale", scale.to(self.dtype))
         self.eval().requires_grad_(False)
         _fix_counts(self.vae)
         inference = self.vae.inference
@@ -120,7 +128,7 @@ class _InferencePath(nn.Module):
         self.names = ["mean", "std", *parts]
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        x = (x - self.offset) / self.scale
+        x = ((x - self.offset) / self.scale).to(torch.float32)
         inference = self.vae.inference
         if not self.uncertain:
             q = inference(x, self.vae)
@@ -172,7 +180,7 @@ def _onnx(graph: _InferencePath, opset: int, metadata: dict[str, str]) -> bytes:
 def _traced(graph: _InferencePath) -> torch.export.ExportedProgram:
     """The operations of the graph, for any size of the batch."""
     # A batch of 2, because torch takes a dimension of 1 for a constant.
-    example = torch.zeros(2, *graph.vae.shape, dtype=torch.float32)
+    example = torch.zeros(2, *graph.vae.shape, dtype=graph.dtype)
     return torch.export.export(graph, (example,), dynamic_shapes=BATCH)
 
 
