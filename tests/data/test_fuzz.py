@@ -223,11 +223,11 @@ def test_numbers_are_scaled_to_finite_ones_or_refused(values, kind, images, dtyp
         return
     assert np.isfinite(values).all()
     for part in (data.train, data.validation, data.test):
-        x = part.__getitems__(range(len(part)))
+        x = part[:]
         assert torch.isfinite(x).all()
         assert x.dtype == torch.float32
     if data.scaling.kind == "standardised":
-        x = data.train.__getitems__(range(len(data.train))).double()
+        x = data.train[:].double()
         dims = None if images else 0
         assert (x.mean(dims).abs() < 1e-3 + 1e-12 * float(np.abs(values).max() / min(data.scaling.scale))).all()
 

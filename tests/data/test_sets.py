@@ -39,6 +39,8 @@ def test_rows_are_scaled_when_they_are_read_in_any_order():
     torch.testing.assert_close(torch.stack([data[i] for i in range(4)]), expected)
     for order in ([2, 0, 3, 1], [0, 0, -1], torch.tensor([3, 1]), []):
         torch.testing.assert_close(data.__getitems__(order), expected[np.asarray(order, int)])
+    for part in (slice(2), slice(1, 3), slice(None), slice(None, None, -1), slice(9), slice(4, 9)):
+        torch.testing.assert_close(data[part], expected[list(range(4))[part]])
     with pytest.raises(IndexError):
         data[4]
     loader = DataLoader(data, batch_size=3, collate_fn=torch.as_tensor)
@@ -148,7 +150,7 @@ def test_the_config_checks_itself():
 def test_columns_are_matched_by_name():
     values = RNG.normal(size=(5, 3))
     data = as_model_data(source(values, columns=("a", "b", "c")), (2,), NONE, ("c", "a"))
-    torch.testing.assert_close(data.__getitems__(range(5)), torch.from_numpy(values[:, [2, 0]].astype(np.float32)))
+    torch.testing.assert_close(data[:], torch.from_numpy(values[:, [2, 0]].astype(np.float32)))
     with pytest.raises(gpin.InputError, match=r"some lacks the column 'bb' that .*: did you mean 'b'\?"):
         as_model_data(source(values, columns=("a", "b", "c")), (2,), NONE, ("a", "bb"))
     same = source(values, columns=("a", "b", "c"))

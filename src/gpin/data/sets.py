@@ -22,7 +22,8 @@ __all__ = ["DataConfig", "DataSet", "Rows", "as_model_data", "prepare"]
 class Rows(Dataset[Tensor]):
     """Some rows of an array, which is neither copied nor scaled as a whole: a batch is read, then scaled.
 
-    In a `DataLoader`, whose batches `__getitems__` already makes, give `collate_fn=torch.as_tensor`.
+    `rows[0]` is an instance, `rows[:5]` a batch of five. In a `DataLoader`, whose batches `__getitems__` already makes,
+    give `collate_fn=torch.as_tensor`.
 
     Arguments:
         values: `(count, *shape)` in the units of the data, in memory or on disk.
@@ -36,8 +37,10 @@ class Rows(Dataset[Tensor]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> Tensor:
-        """One instance, `shape`."""
+    def __getitem__(self, index: int | slice) -> Tensor:
+        """One instance, `shape`; of a slice, a batch."""
+        if isinstance(index, slice):
+            return self.__getitems__(np.arange(len(self))[index])
         return self.scaling.apply(self.values[self.rows[index]])
 
     def __getitems__(self, indices: Sequence[int] | np.ndarray | Tensor) -> Tensor:
@@ -64,12 +67,14 @@ class DataConfig(Config):
         scaling: "auto" chooses by what the data is, see `choose_scaling`.
         seed: Of the split.
         limit: Train on at most so many instances, chosen at random; validation and test parts stay whole.
+        validation_limit: Validate on at most so many, likewise.
     """
 
     source: SourceConfig = SourceConfig()
     scaling: ScalingKind = "auto"
     seed: int = Field(default=0, ge=0)
     limit: int | None = Field(default=None, ge=1)
+    validation_limit: int | None = Field(default=None, ge=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,10 +110,9 @@ def prepare(source: Source, config: DataConfig, scaling: Scaling | None = None) 
         (100, 179, 179, 'pixels')
     """
     rows = split_rows(len(source.values), source.test is not None, config.seed)
-    train = rows.train
-    if config.limit is not None and config.limit < len(train):
-        # A stream of its own, so that a limit leaves the split as it is.
-        train = np.sort(np.random.default_rng([config.seed, 1]).choice(train, config.limit, replace=False))
+    # Streams of their own, so that a limit leaves the split as it is.
+    train = _some(rows.train, config.limit, np.random.default_rng([config.seed, 1]))
+    validation = _some(rows.validation, config.validation_limit, np.random.default_rng([config.seed, 2]))
     if scaling is None:
         scaling = choose_scaling(
             source.values, train, config.scaling, test=source.test, columns=source.columns, name=source.name
@@ -122,9 +126,13 @@ def prepare(source: Source, config: DataConfig, scaling: Scaling | None = None) 
         source,
         scaling,
         train=Rows(source.values, train, scaling),
-        validation=Rows(source.values, rows.validation, scaling),
+        validation=Rows(source.values, validation, scaling),
         test=Rows(test, np.arange(len(test)) if rows.test is None else rows.test, scaling),
     )
+
+
+def _some(rows: np.ndarray, limit: int | None, random: np.random.Generator) -> np.ndarray:
+    return rows if limit is None or limit >= len(rows) else np.sort(random.choice(rows, limit, replace=False))
 
 
 def as_model_data(

@@ -25,7 +25,7 @@ from gpin.runs.comparison import (
 from gpin.runs.differences import data_settings, differing, flat_settings, surroundings
 from gpin.runs.folder import Tell
 from gpin.runs.scores import Scored, column_moments
-from gpin.runs.use import batches, random_rows, sample_rows, spread_rows
+from gpin.runs.use import random_rows, sample_rows, spread_rows
 from gpin.seeding import seeded
 
 __all__ = ["compose", "write_report"]
@@ -219,7 +219,7 @@ def _pictures(page: Page, comparison: Comparison, display: figures.Display) -> N
 def _rebuilt_rows(page: Page, comparison: Comparison) -> None:
     data, scored = comparison.data, comparison.scored
     few = spread_rows(data.test, 3)
-    (x,) = batches(few)
+    x = few[:]
     with seeded(comparison.seed):
         shown = [data.scaling.undo(x), *(data.scaling.undo(one.vae.reconstruct(x)) for one in scored)]
     section = page.section("Reconstructions")

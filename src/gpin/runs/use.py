@@ -97,7 +97,7 @@ def spread_rows(rows: Rows, count: int | None) -> Rows:
 def batches(rows: Rows) -> Iterator[Tensor]:
     """All instances, a batch `(n, *shape)` at a time."""
     for start in range(0, len(rows), BATCH):
-        yield rows.__getitems__(np.arange(start, min(start + BATCH, len(rows))))
+        yield rows[start : start + BATCH]
 
 
 def _numbered(rows: Rows) -> Iterator[tuple[np.ndarray, Tensor]]:
@@ -250,7 +250,7 @@ def encode_rows(vae: VAE, rows: Rows, *, samples: int = 100, seed: int = 0) -> I
 def knows_uncertainty(vae: VAE, rows: Rows) -> bool:
     """Whether the encoder can say how uncertain it is."""
     try:
-        vae.uncertainty(rows.__getitems__([0]))
+        vae.uncertainty(rows[:1])
     except InputError:
         return False
     return True
