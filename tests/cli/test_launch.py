@@ -221,11 +221,49 @@ def test_traceback_shows_more(capsys, monkeypatch, arguments):
     assert err.endswith("\ngpin: the loss is nan\n")
 
 
+def heed_interrupts():
+    """For a child process, whatever the tests were started with."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+INTERRUPTED_IMPORT = """
+import os, runpy, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["gpin", "train", "nothing.npy"]
+{start}
+"""
+STARTS = {
+    "python -m gpin": "runpy.run_module('gpin', run_name='__main__', alter_sys=True)",
+    "gpin": "from gpin.cli import main; sys.exit(main())",  # as the script that pip installs
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("name", ["cyclopts", "gpin.cli.use", "torch", "torch._C", "numpy", "gpin.data", "nothing"])
+def test_control_c_while_modules_are_imported_is_one_line(tmp_path, name, start):
+    code = INTERRUPTED_IMPORT.format(name=name, start=STARTS[start])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, preexec_fn=heed_interrupts
+    )
+    if name == "nothing":
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    else:
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "gpin: interrupted\n")
+
+
 @pytest.mark.slow
 def test_control_c_is_one_line_and_exit_code_130(tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "gpin", "demo", "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    )
     while not out.exists() and process.poll() is None:
         time.sleep(0.1)
     time.sleep(1)

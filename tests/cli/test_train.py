@@ -178,6 +178,7 @@ def test_control_c_keeps_the_run_and_the_same_command_finishes_it(gpin, files, t
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever the tests were started with
     )
     while not any(path.read_text() for path in Path().glob("runs/*/metrics.jsonl")):
         assert process.poll() is None, process.stderr.read()

@@ -17,6 +17,7 @@ from pyarrow import parquet
 import gpin
 import gpin.training.checkpoints as checkpoints
 from gpin.inference import METHODS
+from gpin.training.interrupts import interruptible
 from gpin.training.trainer import Trainer
 
 IMAGES = torch.rand(60, 1, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -284,7 +285,13 @@ def start(folder, epochs, every=0.0, kills=0, seed=0):
     """A process that trains, after so many others that were killed at random moments."""
     tests = str(Path(__file__).parents[1])
     code = SCRIPT.format(tests=tests, folder=str(folder), epochs=epochs, every=every, kills=kills, seed=seed)
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever the tests were started with
+    )
 
 
 def finish(process, folder):
@@ -300,6 +307,20 @@ def test_killed_at_twenty_random_moments_it_ends_in_the_same_bits(every, tmp_pat
     killed, out = finish(start(tmp_path / "killed", epochs, every, kills=20), tmp_path / "killed")
     assert out.split("\n")[:20] == ["killed"] * 20
     assert same(whole, killed)
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interruptible() as asked:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not asked()
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert asked()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_control_c_stops_between_two_steps_and_loses_nothing(tmp_path):

@@ -5,21 +5,34 @@ every mistake in typing are answered at once.
 """
 
 import os
+import signal
 import sys
-import traceback as tracebacks
-from collections.abc import Sequence
-from typing import Annotated
-
-from cyclopts import CycloptsError, Parameter
-
-from gpin.cli import data, demo, methods, train, use  # noqa: F401  (their commands register themselves)
-from gpin.cli.base import CheckError, Flag, app
-from gpin.errors import InputError, TrainingError
-
-__all__ = ["app", "main"]
 
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
+
+
+def _leave() -> None:
+    """End the process at once, interrupted."""
+    os.write(2, b"gpin: interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+try:
+    import traceback as tracebacks
+    from collections.abc import Sequence
+    from types import FrameType
+    from typing import Annotated
+
+    from cyclopts import CycloptsError, Parameter
+
+    from gpin.cli import data, demo, methods, train, use  # noqa: F401  (their commands register themselves)
+    from gpin.cli.base import CheckError, Flag, app
+    from gpin.errors import InputError, TrainingError
+except KeyboardInterrupt:  # before `main` is there to say so
+    _leave()
+
+__all__ = ["app", "main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     # Torch's threads wait for each other by spinning, which on a busy machine can take six times as long as working.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that cannot show "±" gets "?"
@@ -43,6 +58,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "--traceback" in tokens:
             tracebacks.print_exc()
         return _say(*_sentence(error))
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C. Modules that are being imported may swallow an exception, so an import is not interrupted but left."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            _leave()
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _sentence(error: Exception) -> tuple[str, int]:

@@ -13,8 +13,9 @@ __all__ = ["interruptible"]
 def interruptible(active: bool = True, alone: bool = True) -> Iterator[Callable[[], bool]]:
     """Inside, the first SIGINT or SIGTERM is only remembered; yields what asks whether there was one.
 
-    A second one interrupts at once. Elsewhere than in the main thread signals are left alone. One of several
-    processes (not `alone`) dies of SIGTERM at once: it may be waiting for another that is dead.
+    A second one interrupts at once. Elsewhere than in the main thread signals are left alone, and so is one that is
+    ignored, as in a shell's background. One of several processes (not `alone`) dies of SIGTERM at once: it may be
+    waiting for another that is dead.
     """
     asked = False
 
@@ -28,6 +29,7 @@ def interruptible(active: bool = True, alone: bool = True) -> Iterator[Callable[
         yield lambda: False
         return
     numbers = [signal.SIGINT, signal.SIGTERM] if alone else [signal.SIGINT]
+    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, remember) for number in numbers}
     try:
         yield lambda: asked
