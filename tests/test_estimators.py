@@ -88,6 +88,7 @@ def test_estimate_is_the_log_of_the_mean_weight(double):
     torch.testing.assert_close(result.values, weights.mean(0).log())
     torch.testing.assert_close(result.ess, weights.sum(0) ** 2 / weights.square().sum(0))
     torch.testing.assert_close(result.mc_error, weights.std(0) / math.sqrt(samples) / weights.mean(0))
+    torch.testing.assert_close(result.elbo, weights.log().mean(0))
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -219,7 +220,7 @@ def test_effective_sample_size_is_its_formula(double):
 def estimate(values, samples=100):
     values = torch.tensor(values)
     one = torch.ones_like(values)
-    return LogLikelihood(values, 20 * one, 0.4 * one, 0.3 * one, samples, "encoder")
+    return LogLikelihood(values, 20 * one, 0.4 * one, 0.3 * one, values - one, samples, "encoder")
 
 
 def test_the_mean_is_over_instances_not_batches():

@@ -26,6 +26,7 @@ class LogLikelihood:
             (NaN where K is too small to tell, under 25).
         mc_error: Monte-Carlo standard error of each value, by the delta method (NaN for K = 1). It cannot exceed
             one nat, so where k̂ > 0.7 it says little.
+        elbo: (1/K) Σ_k log p(x, z_k) / q(z_k|x), the proposal's evidence lower bound from the same z_k.
         samples: K.
         proposal: Where the z_k came from.
     """
@@ -34,6 +35,7 @@ class LogLikelihood:
     ess: Tensor
     khat: Tensor
     mc_error: Tensor
+    elbo: Tensor
     samples: int
     proposal: str = "encoder"
 
@@ -66,7 +68,7 @@ class LogLikelihood:
     def join(cls, parts: Iterable["LogLikelihood"]) -> "LogLikelihood":
         """Several batches as one."""
         parts = list(parts)
-        names = ("values", "ess", "khat", "mc_error")
+        names = ("values", "ess", "khat", "mc_error", "elbo")
         tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
         return cls(**tensors, samples=parts[0].samples, proposal=parts[0].proposal)
 
@@ -103,7 +105,7 @@ def importance_weighted(
     # The delta method: Var[log w̄] ≈ Var[w]/(K E[w]²), and Var[w]/E[w]² is (K/ESS − 1) K/(K − 1).
     variance = (1 / ess - 1 / samples).clamp(min=0)
     mc_error = (variance * samples / (samples - 1)).sqrt() if samples > 1 else ess * math.nan
-    return LogLikelihood(values, ess, pareto_khat(weights), mc_error, samples, proposal)
+    return LogLikelihood(values, ess, pareto_khat(weights), mc_error, weights.mean(0), samples, proposal)
 
 
 def effective_sample_size(log_weights: Float[Tensor, "samples batch"]) -> Float[Tensor, " batch"]:

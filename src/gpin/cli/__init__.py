@@ -26,7 +26,7 @@ try:
 
     from cyclopts import CycloptsError, Parameter
 
-    from gpin.cli import data, demo, methods, train, use  # noqa: F401  (their commands register themselves)
+    from gpin.cli import data, demo, experiment, methods, train, use  # noqa: F401  (their commands register themselves)
     from gpin.cli.base import CheckError, Flag, app
     from gpin.errors import InputError, TrainingError
 except KeyboardInterrupt:  # before `main` is there to say so

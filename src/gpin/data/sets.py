@@ -141,7 +141,7 @@ def as_model_data(
     """All rows of a source, as data for a model that was trained on another; every value is checked.
 
     A test part of its own follows the rest. Columns are matched by name where both have names: their order does not
-    matter, and those that the model does not know are left out.
+    matter, and those that the model does not know are left out. Grey images are coloured for a model of coloured ones.
 
     Arguments:
         source: What `open_source` opened.
@@ -157,6 +157,8 @@ def as_model_data(
                 raise InputError(f"{source.name} lacks the column {name!r} that the model was trained on: {known}")
         if tuple(columns) != source.columns:
             values = values[:, [source.columns.index(name) for name in columns]]
+    if len(shape) == 3 and values.shape[1:] == (1, *shape[1:]):
+        values = np.broadcast_to(values, (len(values), *shape))
     if values.shape[1:] != tuple(shape):
         raise InputError(
             f"{source.name} holds {_said(values.shape[1:])}, but the model was trained on {_said(tuple(shape))}: "

@@ -9,6 +9,7 @@ import numpy as np
 
 __all__ = ["Mark", "PairedDifference", "Summary", "mark", "paired_difference"]
 
+Numbers = Sequence[float] | np.ndarray
 Mark = Literal["red", "blue", ""]
 
 SIGNIFICANCE = 0.01
@@ -24,7 +25,7 @@ class Summary:
     runs: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Summary":
+    def of(cls, values: Numbers) -> "Summary":
         """Of one score a run.
 
         Example:
@@ -71,7 +72,7 @@ class PairedDifference:
     instances: int
 
 
-def paired_difference(ours: Sequence[float], theirs: Sequence[float], level: float = 0.95) -> PairedDifference:
+def paired_difference(ours: Numbers, theirs: Numbers, level: float = 0.95) -> PairedDifference:
     """Ours less theirs, instance by instance, with Student's interval for the mean.
 
     Example:

@@ -6,7 +6,7 @@ follows the reader's light or dark theme, fits a phone, and prints. Whatever tex
 
 import base64
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Literal
@@ -29,6 +29,7 @@ class Table:
         caption: What the table shows.
         numeric: Align the other columns right, with figures of equal width.
         series: The other columns are methods, and their headings have the colours of the methods' curves.
+        marks: By row and column, from 0, "red" for the best and "blue" for what cannot be told from it.
     """
 
     head: Sequence[str]
@@ -36,6 +37,7 @@ class Table:
     caption: str = ""
     numeric: bool = True
     series: bool = False
+    marks: Mapping[tuple[int, int], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -46,7 +48,11 @@ class Table:
         """The table as HTML."""
         caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
         head = "".join(f'<th scope="col"{self._colour(i)}>{escape(cell)}</th>' for i, cell in enumerate(self.head))
-        body = "".join(f"<tr>{_row_name(row[0])}{''.join(map(_cell, row[1:]))}</tr>\n" for row in self.rows)
+        body = "".join(
+            f"<tr>{_row_name(row[0])}{''.join(_cell(cell, self.marks.get((i, j))) for j, cell in enumerate(row) if j)}"
+            "</tr>\n"
+            for i, row in enumerate(self.rows)
+        )
         kind = ' class="numeric"' if self.numeric else ""
         inner = f"{caption}<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>"
         return f'<div class="scroll"><table{kind}>{inner}</table></div>'
@@ -191,8 +197,9 @@ def _row_name(text: str) -> str:
     return f'<th scope="row">{escape(name)}{small}</th>'
 
 
-def _cell(text: str) -> str:
-    return f"<td>{escape(text)}</td>"
+def _cell(text: str, mark: str | None) -> str:
+    kind = f' class="{escape(mark)}"' if mark else ""
+    return f"<td{kind}>{escape(text)}</td>"
 
 
 def _image(png: bytes, alt: str) -> str:

@@ -8,6 +8,8 @@ LIGHT = {
     "ink": "#1c2733",
     "muted": "#5d6b7a",
     "rule": "#dfe4ea",
+    "best": "#b3261e",
+    "alike": "#1f55b5",
     "series-1": "#4c6a92",
     "series-2": "#c8501e",
     "series-3": "#1d7f6b",
@@ -25,6 +27,8 @@ DARK = {
     "ink": "#e6eaee",
     "muted": "#98a5b3",
     "rule": "#2c353f",
+    "best": "#ff8a80",
+    "alike": "#8ab4ff",
     "series-1": "#8fb0dd",
     "series-2": "#f5905f",
     "series-3": "#5cc4ad",
@@ -74,6 +78,8 @@ thead th, thead th:first-child {{ vertical-align: bottom; border-bottom: 2px sol
 .numeric td, .numeric thead th:not(:first-child) {{
   text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums;
 }}
+td.red {{ color: var(--best); font-weight: 600; }}
+td.blue {{ color: var(--alike); }}
 small {{ display: block; font-size: 0.85rem; line-height: 1.35; color: var(--muted); }}
 
 figure {{ margin: 0; }}

@@ -1,0 +1,260 @@
+"""`gpin experiment`: the paper's tables and figures, run, watched and written."""
+# ruff: noqa: D417  (what several commands take is described once)
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from gpin.cli.base import CheckError, Flag, Out, app, console, on_terminal, print_json, quoted, tell
+
+if TYPE_CHECKING:
+    from gpin.experiments.protocols import Entry, Experiment, Protocol
+    from gpin.experiments.store import Store
+
+experiment = App(
+    name="experiment",
+    help="Rerun the paper's tables and figures, small on a desk or whole on a cluster; resumable.",
+    help_epilogue="Example: `gpin experiment run mnist`, then `gpin experiment table mnist`",
+    sort_key=9,
+)
+app.command(experiment)
+
+Name = Annotated[str, Parameter(help="Such as mnist, omniglot, cifar10, svhn, celeba, fc-decoder.")]
+ProtocolName = Annotated[
+    Literal["desk", "paper"], Parameter(help="desk takes about an hour a table on two cores; paper is the paper's own.")
+]
+StoreFolder = Annotated[Path, Parameter(help="Folder of results.")]
+LatentDims = Annotated[str | None, Parameter(help="Latent dimensions, with commas between, instead of the protocol's.")]
+RowNames = Annotated[
+    str | None, Parameter(help="Rows, with commas between, such as vae,gp,sa-4, instead of the protocol's.")
+]
+STORE = Path("experiments")
+
+
+@experiment.command(
+    help_epilogue="Example: `gpin experiment run mnist --workers 2`, or with `--protocol paper --dry-run`"
+)
+def run(
+    name: Name,
+    /,
+    *,
+    protocol: ProtocolName = "desk",
+    executor: Literal["local", "slurm", "ray"] = "local",
+    workers: int | None = None,
+    threads: int = 1,
+    store: StoreFolder = STORE,
+    latent_dim: LatentDims = None,
+    rows: RowNames = None,
+    address: str | None = None,
+    slurm: Annotated[list[str] | None, Parameter(negative="")] = None,
+    dry_run: Annotated[bool, Flag] = False,
+    json: Annotated[bool, Flag] = False,
+) -> None:
+    """Train and score every run of a table that is not done yet.
+
+    Workers and this command may die or be stopped at any time: the same command again finishes what is left and repeats
+    nothing. Several commands may work on one store, also from several machines that see it.
+
+    Parameters
+    ----------
+    executor
+        Where the workers run: processes of this machine, an array of Slurm jobs, or a Ray cluster.
+    workers
+        How many at a time. [default: the number of cores]
+    threads
+        Of each worker.
+    address
+        Of a Ray cluster, such as auto; by default one of this machine alone.
+    slurm
+        More for Slurm as key=value, again and again, such as slurm_partition=gpu or timeout_min=600.
+    dry_run
+        Say what it would take, from a measured step of each method, and do nothing.
+    json
+        Print what was done, or what it would take, as JSON.
+    """
+    import os
+
+    from gpin.experiments.executors import EXECUTORS
+
+    chosen = _chosen(name, protocol, store, latent_dim, rows)
+    count = workers or os.cpu_count() or 1
+    if dry_run:
+        _say_expense(chosen, count, json)
+        return
+    jobs = [entry.job for entry in chosen.entries]
+    for job in chosen.store.missing(jobs):
+        chosen.store.forget_failure(job)
+    with _watching(chosen) as watch:
+        EXECUTORS[executor](chosen.store, jobs, count, threads, watch, address=address, options=_options(slurm or []))
+    failed = {str(entry): chosen.store.failure(entry.job) for entry in chosen.entries}
+    reasons = {entry: reason for entry, reason in failed.items() if reason is not None}
+    done = len(jobs) - len(chosen.store.missing(jobs))
+    if json:
+        print_json({"runs": len(jobs), "done": done, "failed": reasons, "store": str(store)})
+    else:
+        print(f"{done} of {len(jobs)} runs done in {store}: gpin experiment table {name}{_flags(protocol, store)}")
+    for entry, reason in reasons.items():
+        tell(f"{entry}: {reason}")
+    if done < len(jobs):
+        raise CheckError(f"{len(jobs) - done} of {len(jobs)} runs are not done; the same command tries them again")
+
+
+@experiment.command(help_epilogue="Example: `gpin experiment status mnist`")
+def status(
+    name: Name,
+    /,
+    *,
+    protocol: ProtocolName = "desk",
+    store: StoreFolder = STORE,
+    latent_dim: LatentDims = None,
+    rows: RowNames = None,
+    json: Annotated[bool, Flag] = False,
+) -> None:
+    """How far an experiment is: runs that are done, in somebody's hands, failed or waiting.
+
+    Parameters
+    ----------
+    json
+        Print the state of every run as JSON.
+    """
+    chosen = _chosen(name, protocol, store, latent_dim, rows)
+    states = {str(entry): chosen.store.state(entry.job) for entry in chosen.entries}
+    if json:
+        print_json({"store": str(store), "runs": states})
+        return
+    counts = {state: list(states.values()).count(state) for state in ("done", "running", "failed", "waiting")}
+    print(f"{name}, {protocol} protocol, in {store}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
+    for entry in chosen.entries:
+        if states[str(entry)] in ("running", "failed"):
+            reason = chosen.store.failure(entry.job)
+            print(f"  {states[str(entry)]}: {entry}" + (f": {reason}" if reason else ""))
+
+
+@experiment.command(help_epilogue="Example: `gpin experiment table mnist --format latex -o mnist.tex`")
+def table(
+    name: Name,
+    /,
+    *,
+    protocol: ProtocolName = "desk",
+    store: StoreFolder = STORE,
+    latent_dim: LatentDims = None,
+    rows: RowNames = None,
+    format: Literal["terminal", "markdown", "latex", "html"] = "terminal",  # noqa: A002
+    out: Out | None = None,
+) -> None:
+    """The table of an experiment, from what is done so far, with the paper's own numbers beside ours.
+
+    Parameters
+    ----------
+    format
+        How it is written.
+    out
+        The file to write; by default it is printed.
+    """
+    from gpin.errors import InputError
+    from gpin.experiments.gathering import Gathered
+    from gpin.experiments.tables import FORMATS, likelihood_tables, show
+    from gpin.files import write_whole
+
+    chosen = _chosen(name, protocol, store, latent_dim, rows)
+    gathered = Gathered(chosen.store, chosen.entries)
+    tables = likelihood_tables(chosen.experiment, chosen.protocol, gathered)
+    if not tables:
+        raise InputError(f"{store} has no result of {name} yet: gpin experiment run {name}{_flags(protocol, store)}")
+    if gathered.done < len(chosen.entries):
+        tell(f"{gathered.done} of {len(chosen.entries)} runs are done; the rest is missing from the table")
+    for data, found in gathered.fingerprints.items():
+        if len(found) > 1:
+            tell(f"the runs on {data} did not all have the same images: their fingerprints differ")
+    if format == "terminal" and out is None:
+        for one in tables:
+            show(one, console())
+        return
+    text = "\n".join(FORMATS["markdown" if format == "terminal" else format](one) for one in tables)
+    if out is None:
+        print(text)
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(out, text.encode())
+    print(f"wrote {out}")
+
+
+# What they share -------------------------------------------------------------------------------------
+
+
+class _Chosen:
+    """An experiment under a protocol, in a store."""
+
+    def __init__(self, experiment: "Experiment", protocol: "Protocol", entries: "list[Entry]", store: "Store") -> None:
+        self.experiment, self.protocol, self.entries, self.store = experiment, protocol, entries, store
+
+
+def _chosen(name: str, protocol: str, store: Path, latent_dim: str | None, rows: str | None) -> _Chosen:
+    from gpin.errors import InputError
+    from gpin.experiments.protocols import experiment_named, protocol_named
+    from gpin.experiments.store import Store
+
+    one, how = experiment_named(name), protocol_named(protocol)
+    parts = None if latent_dim is None else [part.strip() for part in latent_dim.split(",")]
+    if parts is not None and not all(part.isdecimal() and int(part) for part in parts):
+        raise InputError(f"--latent-dim must be positive whole numbers such as 10,50, got {latent_dim!r}")
+    dims = None if parts is None else [int(part) for part in parts]
+    names = None if rows is None else [part.strip() for part in rows.split(",")]
+    return _Chosen(one, how, one.entries(how, dims, names), Store(store))
+
+
+def _flags(protocol: str, store: Path) -> str:
+    """What must be typed to say the same again."""
+    return (f" --protocol {protocol}" if protocol != "desk" else "") + (
+        f" --store {quoted(store)}" if store != STORE else ""
+    )
+
+
+def _options(pairs: list[str]) -> dict[str, Any]:
+    from gpin.errors import InputError
+
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign:
+            raise InputError(f"--slurm takes key=value, such as slurm_partition=gpu, got {pair!r}")
+        options[key] = int(value) if value.isdecimal() else value
+    return options
+
+
+@contextmanager
+def _watching(chosen: _Chosen) -> Iterator[Callable[[], None]]:
+    """A bar on stderr where a person watches: how many runs are done, and what is being run."""
+    if not on_terminal():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=len(chosen.entries))
+
+        def watch() -> None:
+            states = [(entry, chosen.store.state(entry.job)) for entry in chosen.entries]
+            now = [f"{entry.data} d={entry.latent_dim} {entry.row}" for entry, state in states if state == "running"]
+            bar.update(task, completed=sum(state == "done" for _, state in states), description=" · ".join(now[:3]))
+
+        yield watch
+
+
+def _say_expense(chosen: _Chosen, workers: int, json: bool) -> None:
+    from gpin.experiments.expense import expense
+    from gpin.experiments.tables import show
+
+    if on_terminal():
+        print("measuring a step of every method …", file=sys.stderr)
+    found = expense(chosen.entries, workers)
+    if json:
+        print_json(found.record())
+    else:
+        show(found.table(chosen.experiment.title), console())

@@ -1,0 +1,156 @@
+"""Where workers run: processes of this machine, Slurm's job arrays, or a Ray cluster.
+
+All of them run `gpin.experiments.work.work_off`, and what one has begun another can finish: the store keeps everything.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpin.errors import InputError, TrainingError
+from gpin.experiments.jobs import Job
+from gpin.experiments.store import Store
+from gpin.experiments.work import work_off, write_plan
+
+__all__ = ["EXECUTORS", "run_local", "run_ray", "run_slurm"]
+
+DEATHS = 3
+"""Workers that may die in a row without a job being done before the driver gives up."""
+POLL = 0.5
+"""Seconds between two looks at the workers."""
+
+Watch = Callable[[], None]
+
+
+def run_local(
+    store: Store, jobs: Sequence[Job], workers: int, threads: int = 1, watch: Watch = lambda: None, **_: Any
+) -> None:
+    """Do all jobs in processes of this machine; a worker that dies is replaced.
+
+    Arguments:
+        store: Where the results go.
+        jobs: What to do.
+        workers: Processes at a time.
+        threads: Of each.
+        watch: Called again and again while they work.
+    """
+    plan = write_plan(store, jobs)
+    command = [sys.executable, "-m", work_off.__module__, str(store.root), str(plan), str(threads), str(os.getpid())]
+    waiting = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": str(threads)}
+    log = store.root / "workers.log"
+    alive: list[subprocess.Popen[bytes]] = []
+    deaths, done = 0, len(store.missing(jobs))
+    try:
+        with open(log, "ab") as output:
+            while True:
+                ended = [process for process in alive if process.poll() is not None]
+                alive = [process for process in alive if process.poll() is None]
+                left = store.missing(jobs)
+                deaths = 0 if len(left) < done else deaths + sum(process.returncode != 0 for process in ended)
+                done = len(left)
+                if deaths > DEATHS:
+                    raise TrainingError(f"{deaths} workers died in a row with nothing done: {log} may say why")
+                free = [job for job in left if store.failure(job) is None and not store.running(job)]
+                if not alive and not free and not any(store.running(job) for job in left):
+                    return
+                while len(alive) < min(workers, len(alive) + len(free)):
+                    alive.append(
+                        subprocess.Popen(
+                            command,
+                            env=os.environ | waiting,
+                            stdout=output,
+                            stderr=output,
+                            stdin=subprocess.DEVNULL,
+                            start_new_session=True,  # Ctrl-C is for the driver, which ends them
+                        )
+                    )
+                watch()
+                time.sleep(POLL)
+    finally:
+        for process in alive:
+            process.terminate()
+        for process in alive:
+            process.wait()
+
+
+def run_slurm(
+    store: Store,
+    jobs: Sequence[Job],
+    workers: int,
+    threads: int = 1,
+    watch: Watch = lambda: None,
+    *,
+    cluster: str | None = None,
+    options: dict[str, Any] | None = None,
+    **_: Any,
+) -> None:
+    """Submit an array of workers to Slurm and watch it; the driver may be stopped, the workers go on.
+
+    Arguments:
+        store: Where the results go; every node must see it.
+        jobs: What to do.
+        workers: Tasks of the array.
+        threads: CPUs of each.
+        watch: Called again and again while they work.
+        cluster: "local" runs the same on this machine, for tests; by default Slurm.
+        options: More for submitit, such as {"timeout_min": 600, "slurm_partition": "gpu"}.
+    """
+    submitit = _package("submitit", "slurm")
+    executor = submitit.AutoExecutor(folder=str((store.root / "slurm").resolve()), cluster=cluster)
+    executor.update_parameters(name="gpin", cpus_per_task=threads, **{"timeout_min": 24 * 60, **(options or {})})
+    plan = str(write_plan(store, jobs).resolve())
+    submitted = executor.map_array(work_off, *zip(*[(str(store.root.resolve()), plan, threads)] * workers, strict=True))
+    while not all(task.done() for task in submitted):
+        watch()
+        time.sleep(POLL)
+
+
+def run_ray(
+    store: Store,
+    jobs: Sequence[Job],
+    workers: int,
+    threads: int = 1,
+    watch: Watch = lambda: None,
+    *,
+    address: str | None = None,
+    **_: Any,
+) -> None:
+    """Do all jobs on a Ray cluster; a worker that dies is started again elsewhere.
+
+    Arguments:
+        store: Where the results go; every node must see it.
+        jobs: What to do.
+        workers: Tasks at a time.
+        threads: CPUs of each.
+        watch: Called again and again while they work.
+        address: Of the cluster, such as "auto"; by default a cluster of this machine alone.
+    """
+    ray = _package("ray", "ray")
+    plan = str(write_plan(store, jobs).resolve())
+    ray.init(
+        address=address, num_cpus=None if address else workers * threads, log_to_driver=False, logging_level="ERROR"
+    )
+    try:
+        task = ray.remote(work_off).options(num_cpus=threads, max_retries=-1)
+        waiting = [task.remote(str(store.root.resolve()), plan, threads) for _ in range(workers)]
+        while waiting:
+            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=POLL)
+            watch()
+    finally:
+        ray.shutdown()
+
+
+def _package(name: str, extra: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise InputError(f"this executor needs the package {name}: pip install 'gpin[{extra}]'") from None
+
+
+EXECUTORS = {"local": run_local, "slurm": run_slurm, "ray": run_ray}
+"""By name."""

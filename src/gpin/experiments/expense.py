@@ -1,0 +1,189 @@
+"""What an experiment would take: runs, parameters, memory and time, from a measured step of every method."""
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gpin.data import BENCHMARKS, split_rows
+from gpin.experiments.jobs import Job
+from gpin.experiments.protocols import ROWS, Entry
+from gpin.experiments.tables import ResultTable
+from gpin.vae import VAE, build
+
+__all__ = ["Expense", "expense"]
+
+STEPS, POINTS = 3, 8
+"""Training steps and test points that are measured."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Runs that differ in nothing but their seeds.
+
+    Attributes:
+        row: The method.
+        data: The data set.
+        latent_dim: d.
+        runs: How many.
+        parameters: Of each.
+        step_seconds: A training step.
+        run_seconds: All steps, validations and scores of a run.
+    """
+
+    row: str
+    data: str
+    latent_dim: int
+    runs: int
+    parameters: int
+    step_seconds: float
+    run_seconds: float
+
+
+@dataclass(frozen=True)
+class Expense:
+    """What it would take.
+
+    Attributes:
+        kinds: Of runs.
+        workers: At a time.
+        memory: Peak of this process while it measured, bytes: a worker's, but for the data.
+    """
+
+    kinds: Sequence[Kind]
+    workers: int
+    memory: int
+
+    @property
+    def seconds(self) -> float:
+        """All runs, shared among the workers."""
+        return sum(kind.runs * kind.run_seconds for kind in self.kinds) / self.workers
+
+    @property
+    def runs(self) -> int:
+        """All."""
+        return sum(kind.runs for kind in self.kinds)
+
+    def record(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        kinds = [vars(kind) for kind in self.kinds]
+        return {
+            "runs": self.runs,
+            "workers": self.workers,
+            "seconds": self.seconds,
+            "memory_bytes": self.memory,
+            "kinds": kinds,
+        }
+
+    def table(self, title: str) -> ResultTable:
+        """For a person."""
+        rows = [
+            [
+                f"{kind.data} d={kind.latent_dim} {ROWS[kind.row].title}",
+                str(kind.runs),
+                f"{kind.parameters:,}",
+                f"{1000 * kind.step_seconds:.0f} ms",
+                _duration(kind.run_seconds),
+                _duration(kind.runs * kind.run_seconds),
+            ]
+            for kind in self.kinds
+        ]
+        notes = [
+            f"{self.runs:,} runs, {_duration(self.seconds)} with {self.workers} workers of one thread at the speed "
+            f"just measured on this machine; {self.memory / 2**20:,.0f} MB a worker beside the data."
+        ]
+        return ResultTable(title, ["", "runs", "parameters", "a step", "a run", "all runs"], rows, notes=notes)
+
+
+def expense(entries: Sequence[Entry], workers: int) -> Expense:
+    """Measure a step and a score of every kind of run."""
+    kinds: dict[tuple[str, str, int], list[Entry]] = {}
+    for entry in entries:
+        kinds.setdefault((entry.data, entry.row, entry.latent_dim), []).append(entry)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        measured = [_kind(same) for same in kinds.values()]
+    finally:
+        torch.set_num_threads(threads)
+    return Expense(measured, workers, _peak_memory())
+
+
+def _kind(same: Sequence[Entry]) -> Kind:
+    entry, job = same[0], same[0].job
+    model, training = job.settings.model, job.settings.training
+    shape = BENCHMARKS[job.data].shape
+    vae = build(shape, model.method, model.latent_dim, architecture=model.architecture, seed=0, **model.options)
+    x = torch.rand(training.batch_size, *shape, generator=torch.Generator().manual_seed(0))
+    vae.prepare([x])
+    train, validation, test = _counts(job)
+    step = _step_seconds(vae, x, training.learning_rate)
+    vae.eval()
+    with torch.no_grad():
+        check = _seconds(lambda: vae.elbo(x))
+        few = x[:POINTS]
+        point = sum(_seconds(lambda p=p: vae.log_likelihood(few, job.scoring.samples, p)) for p in PROPOSALS) / POINTS
+    batches = math.ceil(train / training.batch_size), math.ceil(validation / training.batch_size)
+    run = training.epochs * (batches[0] * step + batches[1] * check) + test * point
+    return Kind(entry.row, entry.data, entry.latent_dim, len(same), _size(vae), step, run)
+
+
+PROPOSALS = ("encoder", "refined")
+
+
+def _counts(job: Job) -> tuple[int, int, int]:
+    """Instances for training, validation and scores, of the original data set."""
+    count, test = BENCHMARKS[job.data].counts
+    rows = split_rows(count, test is not None, 0)
+    sizes = len(rows.train), len(rows.validation), test if rows.test is None else len(rows.test)
+    limits = job.settings.data.limit, job.settings.data.validation_limit, job.scoring.instances
+    few = [min(size or 0, limit or size or 0) for size, limit in zip(sizes, limits, strict=True)]
+    return few[0], few[1], few[2]
+
+
+def _step_seconds(vae: VAE, x: torch.Tensor, rate: float) -> float:
+    vae.train()
+    optimiser = torch.optim.Adam(vae.parameters(), rate)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        vae.loss(x).backward()
+        optimiser.step()
+
+    step()  # the first one is slower
+    return statistics.median(_seconds(step) for _ in range(STEPS))
+
+
+def _seconds(call: Any) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def _size(vae: VAE) -> int:
+    return sum(p.numel() for p in vae.parameters())
+
+
+def _peak_memory() -> int:
+    try:
+        import resource
+    except ModuleNotFoundError:  # not on Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _duration(seconds: float) -> str:
+    """A time as a person says it.
+
+    Example:
+        >>> _duration(40), _duration(4000), _duration(400000)
+        ('40 s', '1.1 h', '4.6 days')
+    """
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,234 @@
+"""The scores of many runs, gathered from the store by duckdb."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import duckdb
+import numpy as np
+import torch
+
+from gpin.experiments.protocols import Entry
+from gpin.experiments.statistics import PairedDifference, Summary, paired_difference
+from gpin.experiments.store import Store
+from gpin.report.numbers import Correlation
+
+__all__ = ["BASELINE", "Gathered", "Line"]
+
+BASELINE = "vae"
+"""The row with which all others are compared instance by instance."""
+
+HERE = "where method = $method and data = $data and dim = $dim"
+BY_SPLIT = f"""
+    select split, avg(log_likelihood) as ll, avg(refined_log_likelihood) as refined, avg(elbo) as elbo,
+           avg(refined_elbo - elbo) as gap, avg(ess) as ess, avg(refined_ess) as refined_ess,
+           avg((khat > 0.7)::int) as bad, avg((refined_khat > 0.7)::int) as refined_bad
+    from scores {HERE} group by split order by split"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What the runs of one method came to, on one data set and with one latent dimension.
+
+    Every `Summary` is over runs, one a split: of its initialisations, the best on validation data.
+
+    Attributes:
+        row: The method.
+        wanted: Runs that there should be; `log_likelihood.runs` are there.
+        log_likelihood: Mean over test instances, by proposals of the encoder.
+        refined: Likewise, by proposals fitted to each instance: a score of the model alone.
+        elbo: The encoder's bound.
+        gap: Refined ELBO − the encoder's: the amortization gap.
+        ess: Mean effective samples, of both proposals.
+        bad: Share of instances with k̂ > 0.7, of both.
+        difference: Of the log-likelihood to the baseline's on the same instances and splits.
+        refined_difference: Likewise, by fitted proposals.
+        splits_ahead: In how many splits the refined score is above the baseline's, and of how many.
+        by_uncertainty: Rank correlation of the gap with the encoder's uncertainty, mean over runs; None without one.
+        by_elbo: With −ELBO, which every encoder has.
+        parameters: How many numbers it learns.
+        seconds: Of training, mean over runs.
+    """
+
+    row: str
+    wanted: int
+    log_likelihood: Summary
+    refined: Summary
+    elbo: Summary
+    gap: Summary
+    ess: tuple[float, float]
+    bad: tuple[float, float]
+    difference: PairedDifference | None
+    refined_difference: PairedDifference | None
+    splits_ahead: tuple[int, int]
+    by_uncertainty: Correlation | None
+    by_elbo: Correlation
+    parameters: int
+    seconds: float
+
+
+class Gathered:
+    """What the store has of some entries.
+
+    Arguments:
+        store: Where the results are.
+        entries: Which are wanted.
+    """
+
+    def __init__(self, store: Store, entries: Sequence[Entry]) -> None:
+        self.store, self.entries = store, list(entries)
+        self.results = {entry.job.identity: store.result(entry.job) for entry in entries}
+
+    @property
+    def done(self) -> int:
+        """How many entries have a result."""
+        return sum(self.results[entry.job.identity] is not None for entry in self.entries)
+
+    @cached_property
+    def environments(self) -> list[dict[str, Any]]:
+        """The different machines and versions that the results come from."""
+        found: list[dict[str, Any]] = []
+        for record in self.results.values():
+            if record is not None and record["environment"] not in found:
+                found.append(record["environment"])
+        return found
+
+    @cached_property
+    def fingerprints(self) -> dict[str, set[str]]:
+        """By data set, the fingerprints of what was trained on: more than one means that it was not the same."""
+        found: dict[str, set[str]] = {}
+        for entry in self.entries:
+            record = self.results[entry.job.identity]
+            if record is not None:
+                found.setdefault(entry.data, set()).add(record["fingerprint"])
+        return found
+
+    @cached_property
+    def _scores(self) -> duckdb.DuckDBPyConnection:
+        """Table `runs`, of each split the best on validation data, and table `scores`, all of their instances."""
+        connection = duckdb.connect()
+        connection.execute(
+            "create table every (method text, data text, dim integer, split integer, identity text, "
+            "validation double, parameters bigint, seconds double, file text)"
+        )
+        rows = [
+            (
+                entry.row,
+                entry.data,
+                entry.latent_dim,
+                entry.split,
+                entry.job.identity,
+                record["validation_elbo"],
+                record["parameters"],
+                record["training_seconds"],
+                str(self.store.scores(entry.job)),
+            )
+            for entry in self.entries
+            if (record := self.results[entry.job.identity]) is not None
+        ]
+        if rows:
+            connection.executemany(f"insert into every values ({', '.join('?' * len(rows[0]))})", rows)
+        connection.execute(
+            "create table runs as select * from every qualify row_number() over "
+            "(partition by method, data, dim, split order by validation desc, identity) = 1"
+        )
+        files = [row[0] for row in connection.execute("select file from runs order by file").fetchall()]
+        connection.execute(
+            "create table scores as select runs.method, runs.data, runs.dim, runs.split, found.* from runs join "
+            "(select *, filename as file from read_parquet(?, union_by_name = true, filename = true)) as found "
+            "using (file)",
+            [files],
+        )
+        return connection
+
+    def columns(self) -> list[tuple[str, int]]:
+        """Data sets and latent dimensions, in the order of the entries."""
+        return list(dict.fromkeys((entry.data, entry.latent_dim) for entry in self.entries))
+
+    def lines(self, data: str, latent_dim: int) -> list[Line]:
+        """A line for every method that has at least one result."""
+        if not self.done:
+            return []
+        mine = [entry for entry in self.entries if (entry.data, entry.latent_dim) == (data, latent_dim)]
+        wanted = {row: len({e.split for e in mine if e.row == row}) for row in dict.fromkeys(e.row for e in mine)}
+        lines = (self._line(row, data, latent_dim, count) for row, count in wanted.items())
+        return [line for line in lines if line is not None]
+
+    def _line(self, row: str, data: str, latent_dim: int, wanted: int) -> Line | None:
+        place = {"method": row, "data": data, "dim": latent_dim}
+        splits = self._query(BY_SPLIT, place)
+        if not len(splits["split"]):
+            return None
+        about = self._query(f"select avg(parameters) as size, avg(seconds) as time from runs {HERE}", place)
+        theirs = self._refined_by_split({**place, "method": BASELINE})
+        ours = self._refined_by_split(place)
+        shared = [split for split in ours if split in theirs and row != BASELINE]
+        uncertainty, by_elbo = self._correlations(place)
+        return Line(
+            row,
+            wanted,
+            log_likelihood=Summary.of(splits["ll"]),
+            refined=Summary.of(splits["refined"]),
+            elbo=Summary.of(splits["elbo"]),
+            gap=Summary.of(splits["gap"]),
+            ess=(float(splits["ess"].mean()), float(splits["refined_ess"].mean())),
+            bad=(float(splits["bad"].mean()), float(splits["refined_bad"].mean())),
+            difference=self._difference(place, "log_likelihood"),
+            refined_difference=self._difference(place, "refined_log_likelihood"),
+            splits_ahead=(sum(ours[split] > theirs[split] for split in shared), len(shared)),
+            by_uncertainty=uncertainty,
+            by_elbo=by_elbo,
+            parameters=int(about["size"][0]),
+            seconds=float(about["time"][0]),
+        )
+
+    def _refined_by_split(self, place: Mapping[str, Any]) -> dict[int, float]:
+        found = self._query(BY_SPLIT, place)
+        return dict(zip(found["split"].tolist(), found["refined"].tolist(), strict=True))
+
+    def _difference(self, place: Mapping[str, Any], score: str) -> PairedDifference | None:
+        """Instance by instance, each the mean over the splits that have both."""
+        if place["method"] == BASELINE:
+            return None
+        found = self._query(
+            f"select instance, avg(ours.{score}) as ours, avg(theirs.{score}) as theirs from scores as ours "
+            "join scores as theirs using (data, dim, split, instance) where ours.method = $method and "
+            "theirs.method = $baseline and data = $data and dim = $dim group by instance order by instance",
+            {**place, "baseline": BASELINE},
+        )
+        return paired_difference(found["ours"], found["theirs"]) if len(found["ours"]) > 1 else None
+
+    def _correlations(self, place: Mapping[str, Any]) -> tuple[Correlation | None, Correlation]:
+        said = "uncertainty" if self._knows_uncertainty else "null::double"
+        found = self._query(
+            f"select split, refined_elbo - elbo as gap, -elbo as bound, {said} as said from scores {HERE} "
+            "order by split, instance",
+            place,
+        )
+        uncertain, bounds = [], []
+        for split in np.unique(found["split"]):
+            mine = found["split"] == split
+            gap, bound, uncertainty = (torch.from_numpy(found[name][mine]) for name in ("gap", "bound", "said"))
+            bounds.append(Correlation.of(bound, gap))
+            if not uncertainty.isnan().any():
+                uncertain.append(Correlation.of(uncertainty, gap))
+        return _mean(uncertain) if uncertain else None, _mean(bounds)
+
+    @cached_property
+    def _knows_uncertainty(self) -> bool:
+        names = self._scores.execute("select column_name from (describe scores)").fetchall()
+        return ("uncertainty",) in names
+
+    def _query(self, sql: str, place: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Columns by name; what is null becomes NaN."""
+        found = self._scores.execute(sql, dict(place)).fetchnumpy()
+        return {
+            name: np.ma.filled(column.astype(float), np.nan) if np.ma.isMaskedArray(column) else np.asarray(column)
+            for name, column in found.items()
+        }
+
+
+def _mean(found: Sequence[Correlation]) -> Correlation:
+    """Of runs, with the error of one: their instances are the same."""
+    return Correlation(*(float(np.mean(values)) for values in zip(*((c.rho, c.stderr) for c in found), strict=True)))

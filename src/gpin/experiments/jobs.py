@@ -1,0 +1,80 @@
+"""A job: one training with its scores, described by data alone."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from gpin.config import Config
+from gpin.data import Rows
+from gpin.files import checksum
+from gpin.runs import RunSettings
+from gpin.runs.use import BATCH, knows_uncertainty
+from gpin.seeding import seeded
+from gpin.vae import VAE
+
+__all__ = ["Job", "Scoring", "score_instances"]
+
+
+class Scoring(Config):
+    """How a trained model is scored.
+
+    Arguments:
+        samples: K, the importance samples for each instance and proposal.
+        instances: Test instances that are scored, chosen at random; none scores all.
+        seed: Of that choice and of all noise: the same for all jobs, so that they can be compared pair by pair.
+    """
+
+    samples: int = Field(default=100, ge=25)
+    instances: int | None = Field(default=None, ge=1)
+    seed: int = Field(default=0, ge=0, lt=2**62)
+
+
+class Job(Config):
+    """What to train on which benchmark set, and how to score it; all of it decides the result.
+
+    Arguments:
+        data: The benchmark set's name.
+        settings: The run's.
+        scoring: Of the trained model.
+    """
+
+    data: str
+    settings: RunSettings = RunSettings()
+    scoring: Scoring = Scoring()
+
+    @cached_property
+    def identity(self) -> str:
+        """The hash of its canonical form, by which the store knows it: of all that is not by default."""
+        return checksum(self.model_dump(mode="json", exclude_defaults=True))[:16]
+
+
+@torch.no_grad()
+def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]:
+    """Scores of every instance as the columns of a table, each `(n,)`.
+
+    `instance`, its number in the test part; by proposals of the encoder `log_likelihood`, `elbo`, `ess`, `khat` and
+    `mc_error`, and by proposals fitted to each instance the same with `refined_` before; `uncertainty`,
+    `uncertainty_f` and `uncertainty_h` of methods that know.
+    """
+    columns: dict[str, list[Tensor]] = {}
+    uncertain = knows_uncertainty(vae, rows)
+
+    def add(**values: Tensor) -> None:
+        for name, value in values.items():
+            columns.setdefault(name, []).append(value.double().cpu())
+
+    with seeded(scoring.seed):
+        for start in range(0, len(rows), BATCH):
+            x = rows.__getitems__(range(start, min(start + BATCH, len(rows))))
+            for before, proposal in (("", "encoder"), ("refined_", "refined")):
+                found = vae.log_likelihood(x, scoring.samples, proposal)
+                add(**{before + "log_likelihood": found.values, before + "elbo": found.elbo})
+                add(**{before + name: getattr(found, name) for name in ("ess", "khat", "mc_error")})
+            if uncertain:
+                said = vae.uncertainty(x)
+                add(uncertainty=said.total, uncertainty_f=said.mean_part, uncertainty_h=said.std_part)
+    return {"instance": rows.rows, **{name: torch.cat(parts).numpy() for name, parts in columns.items()}}

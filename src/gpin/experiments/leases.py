@@ -1,0 +1,138 @@
+"""Leases: of several workers, on one machine or many, one holds a folder, until it lets go or dies.
+
+A lease is a file in the folder, made by its holder and touched by it every few seconds. Who finds that it was not
+touched for long, or that the process which made it is gone from this machine, takes it over. Times are those of the
+file system, by which all machines judge alike.
+"""
+
+import json
+import os
+import platform
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+__all__ = ["BEAT", "STALE", "lease", "leased"]
+
+BEAT = 5.0
+"""Seconds between two signs of life."""
+STALE = 60.0
+"""Seconds without one, after which the holder is taken for dead."""
+
+NAME = "lease.json"
+
+
+@contextmanager
+def lease(folder: Path, lost: Callable[[], None], beat: float = BEAT, stale: float = STALE) -> Iterator[bool]:
+    """Whether the folder is ours, for as long as the context lasts.
+
+    Arguments:
+        folder: What to hold; it is made.
+        lost: Called, in a thread of its own, if somebody else took over because this process was not heard of.
+        beat: Seconds between signs of life.
+        stale: Seconds after which a silent holder is taken for dead.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / NAME
+    mine = {"holder": uuid.uuid4().hex, **_process()}
+    if not (_make(path, mine) or (_take_over(path, stale) and _make(path, mine))):
+        yield False
+        return
+    done = threading.Event()
+
+    def stay_alive() -> None:
+        while not done.wait(beat):
+            if _read(path).get("holder") != mine["holder"]:
+                if not done.is_set():
+                    lost()
+                return
+            with suppress(OSError):
+                os.utime(path)
+
+    thread = threading.Thread(target=stay_alive, daemon=True)
+    thread.start()
+    try:
+        yield True
+    finally:
+        done.set()
+        thread.join()
+        if _read(path).get("holder") == mine["holder"]:
+            path.unlink(missing_ok=True)
+
+
+def leased(folder: Path, stale: float = STALE) -> bool:
+    """Whether a living process holds the folder."""
+    path = folder / NAME
+    return path.exists() and not _dead(path, _read(path), stale)
+
+
+def _process() -> dict[str, Any]:
+    return {"machine": platform.node(), "process": os.getpid(), "started": _started(os.getpid())}
+
+
+def _started(process: int) -> str | None:
+    """When a process of this machine was started, in the system's own count; None where there is none such."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
+
+
+def _make(path: Path, content: dict[str, Any]) -> bool:
+    """Make the file with all of its content at once, unless it is there."""
+    beside = path.with_name(f"{path.name}.{content['holder']}")
+    try:
+        beside.write_text(json.dumps(content))
+        os.link(beside, path)
+    except FileExistsError:
+        return False
+    finally:
+        beside.unlink(missing_ok=True)
+    return True
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _dead(path: Path, content: dict[str, Any], stale: float) -> bool:
+    """Whether the holder is gone: it was not heard of for long, or its process is no more."""
+    here = platform.system() == "Linux" and content.get("machine") == platform.node()
+    if here and _started(int(content.get("process", 0))) != content.get("started"):
+        return True
+    clock = path.with_name(f".clock.{uuid.uuid4().hex}")
+    try:
+        clock.touch()
+        return clock.stat().st_mtime - path.stat().st_mtime > stale
+    except OSError:
+        return False
+    finally:
+        with suppress(OSError):
+            clock.unlink()
+
+
+def _take_over(path: Path, stale: float) -> bool:
+    """Remove the lease of a dead holder; of several who try at once, one succeeds."""
+    content = _read(path)
+    if not _dead(path, content, stale):
+        return False
+    aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    try:
+        os.rename(path, aside)
+    except OSError:  # somebody was faster
+        return False
+    try:
+        if _read(aside) == content:
+            return True
+        with suppress(OSError):  # it was taken over and made anew in between: give it back
+            os.link(aside, path)
+        return False
+    finally:
+        aside.unlink(missing_ok=True)

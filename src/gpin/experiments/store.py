@@ -1,0 +1,112 @@
+"""The store of an experiment: a folder a job, named by the hash of the job.
+
+| file | holds |
+|---|---|
+| `job.json` | the job |
+| `result.json` | the run in numbers, with machine and versions, and the checksum of the scores: written last |
+| `instances.parquet` | the scores of every test instance |
+| `failure.json` | in place of a result, why there is none |
+| `lease.json` | while somebody works on it, who |
+| `run/` | the run, as `gpin train` makes it: to resume it, or to use the model |
+
+The tables need no more than the first three, which are small.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Literal
+
+from gpin.errors import InputError
+from gpin.experiments.jobs import Job
+from gpin.experiments.leases import lease, leased
+from gpin.files import as_path, read_record, write_record
+from gpin.runs.outputs import write_table
+
+__all__ = ["Store"]
+
+JOB, RESULT, FAILURE, VERSION = "gpin-job", "gpin-result", "gpin-failure", 1
+
+
+class Store:
+    """Where jobs and their results are.
+
+    Arguments:
+        root: The folder; it is made when something is written.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = as_path(root, "the store")
+        if self.root.exists() and not self.root.is_dir():
+            raise InputError(f"{self.root} is a file, and the store must be a folder")
+        self._known: dict[str, dict[str, Any]] = {}  # results, once they were seen whole
+
+    def folder(self, job: Job) -> Path:
+        """The job's."""
+        return self.root / job.identity
+
+    def scores(self, job: Job) -> Path:
+        """The file with the scores of every instance."""
+        return self.folder(job) / "instances.parquet"
+
+    def lease(self, job: Job, lost: Callable[[], None]) -> AbstractContextManager[bool]:
+        """Whether the job is ours to do, see `gpin.experiments.leases`."""
+        return lease(self.folder(job), lost)
+
+    def running(self, job: Job) -> bool:
+        """Whether somebody works on it."""
+        return leased(self.folder(job))
+
+    def result(self, job: Job) -> dict[str, Any] | None:
+        """What came of a job; None where it is not done, or where its files are damaged and it must be done again."""
+        if job.identity in self._known:
+            return self._known[job.identity]
+        try:
+            record = read_record(self.folder(job) / "result.json", RESULT, VERSION, "a result")
+            whole = hashlib.sha256(self.scores(job).read_bytes()).hexdigest() == record["scores_sha256"]
+        except (InputError, OSError):
+            return None
+        if not whole:
+            return None
+        self._known[job.identity] = record
+        return record
+
+    def failure(self, job: Job) -> str | None:
+        """Why a job has no result."""
+        try:
+            return str(read_record(self.folder(job) / "failure.json", FAILURE, VERSION, "a failure")["reason"])
+        except (InputError, OSError):
+            return None
+
+    def forget_failure(self, job: Job) -> None:
+        """Have it tried again."""
+        (self.folder(job) / "failure.json").unlink(missing_ok=True)
+
+    def state(self, job: Job) -> Literal["done", "running", "failed", "waiting"]:
+        """Where a job stands."""
+        if self.result(job) is not None:
+            return "done"
+        if self.running(job):
+            return "running"
+        return "waiting" if self.failure(job) is None else "failed"
+
+    def begin(self, job: Job) -> None:
+        """Note what the folder is for."""
+        self.folder(job).mkdir(parents=True, exist_ok=True)
+        write_record(self.folder(job) / "job.json", JOB, VERSION, job.model_dump(mode="json"))
+
+    def fail(self, job: Job, reason: str) -> None:
+        """Note why there is no result."""
+        write_record(self.folder(job) / "failure.json", FAILURE, VERSION, {"reason": reason})
+
+    def finish(self, job: Job, record: Mapping[str, Any], scores: Mapping[str, Any]) -> None:
+        """Write the result; once `result.json` is there, the job is done."""
+        write_table(self.scores(job), [scores])
+        digest = hashlib.sha256(self.scores(job).read_bytes()).hexdigest()
+        write_record(self.folder(job) / "result.json", RESULT, VERSION, {**record, "scores_sha256": digest})
+
+    def missing(self, jobs: Iterable[Job]) -> list[Job]:
+        """Those that are not done."""
+        return [job for job in jobs if self.result(job) is None]
