@@ -6,7 +6,7 @@ averaged over the whole of it.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +68,7 @@ def shared(share: Share, size: int, over_processes: Callable[[Tensor], Tensor]) 
     start, stop = share.bounds(size)
     token = _sum.set(lambda value: over_processes(value if stop > start else torch.zeros_like(value)))
     try:
-        with _WholeNoise(start, max(stop, start + 1), size) if size > 0 else nullcontext():
+        with _WholeNoise(start, max(stop, start + 1), size):
             yield
     finally:
         _sum.reset(token)

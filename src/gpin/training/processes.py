@@ -1,7 +1,7 @@
 """One process, or several that `torchrun` has started: who am I, and what do the others have?"""
 
 import os
-from functools import partial
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
@@ -109,6 +109,6 @@ class Processes:
             for tensor in tensors:
                 tensor.copy_(broadcast(tensor.detach().clone()))
 
-    def part(self, size: int) -> Any:
+    def part(self, size: int) -> AbstractContextManager[None]:
         """Inside this context a share of a batch of this size is computed as one process would the whole."""
-        return partial(shared, self.share, size, self.sum)()
+        return shared(self.share, size, self.sum)
