@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from gpin.data.reading import reading, room_for
+from gpin.data.reading import one_line, reading, room_for
 from gpin.errors import InputError
 
 __all__ = ["PICTURES", "read_pictures"]
@@ -21,8 +21,10 @@ TURNED = range(5, 9)
 """EXIF orientations that swap height and width."""
 
 
-def read_pictures(folder: Path, size: tuple[int, int] | None = None, grey: bool = False) -> np.ndarray:
-    """All pictures below a folder in the order of their paths, uint8 `(n, channels, height, width)`.
+def read_pictures(
+    folder: Path, size: tuple[int, int] | None = None, grey: bool = False
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """All pictures below a folder in the order of their paths, uint8 `(n, channels, height, width)`, and these paths.
 
     One channel if all of them are grey (or with `grey`), else three. A camera's turn is undone, what is transparent
     lies on black, 16 bits become 8. With `size`, `(height, width)`, each is resized until it just covers that (bicubic,
@@ -41,7 +43,12 @@ def read_pictures(folder: Path, size: tuple[int, int] | None = None, grey: bool 
         images = room_for((len(files), channels, *size), np.uint8, str(folder))
         for row, path in enumerate(files):
             images[row] = _pixels(path, channels, size)
-    return images
+    return images, tuple(_name(path.relative_to(folder)) for path in files)
+
+
+def _name(path: Path) -> str:
+    """A path as text that any file can hold, whatever its bytes."""
+    return os.fsencode(path.as_posix()).decode("utf-8", "replace")
 
 
 def _files(folder: Path) -> list[Path]:
@@ -59,7 +66,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _measure(path: Path) -> tuple[tuple[int, int], bool]:
     """Height and width of a picture the right way up and whether it is grey, from its header alone."""
-    with reading(path, "a picture"), Image.open(path) as image:
+    with reading(path, "a picture"), _opened(path) as image:
         frames = getattr(image, "n_frames", 1)
         if frames > 1 and image.format != "MPO":  # a camera's JPEG with previews
             raise InputError(f"{path} holds {frames} pictures: give one picture a file")
@@ -67,6 +74,14 @@ def _measure(path: Path) -> tuple[tuple[int, int], bool]:
             raise InputError(f"{path} has 32 bits a pixel: save it with 8 or 16, or give all as one .npy array")
         turned = image.getexif().get(0x0112) in TURNED
         return (image.width, image.height) if turned else (image.height, image.width), image.mode in GREY
+
+
+def _opened(path: Path) -> Image.Image:
+    try:
+        return Image.open(path)
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        size = one_line(error).partition(",")[0]  # after which Pillow speaks of attacks
+        raise InputError(f"{path} is too large ({size}): make it smaller") from None
 
 
 def _one_size(folder: Path, sizes: list[tuple[int, int]]) -> tuple[int, int]:
@@ -83,7 +98,7 @@ def _one_size(folder: Path, sizes: list[tuple[int, int]]) -> tuple[int, int]:
 
 def _pixels(path: Path, channels: int, size: tuple[int, int]) -> np.ndarray:
     """One picture, `(channels, height, width)`."""
-    with reading(path, "a picture"), Image.open(path) as opened:
+    with reading(path, "a picture"), _opened(path) as opened:
         image = _eight_bits(ImageOps.exif_transpose(opened))
         if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
             image = image.convert("RGBA")

@@ -29,10 +29,13 @@ class Rows(Dataset[Tensor]):
         values: `(count, *shape)` in the units of the data, in memory or on disk.
         rows: Which of them, and in which order.
         scaling: From these units to the model's.
+        names: Of all `count` instances, where they have names.
     """
 
-    def __init__(self, values: np.ndarray, rows: np.ndarray, scaling: Scaling) -> None:
-        self.values, self.rows, self.scaling = values, np.asarray(rows, np.int64), scaling
+    def __init__(
+        self, values: np.ndarray, rows: np.ndarray, scaling: Scaling, names: Sequence[str] | None = None
+    ) -> None:
+        self.values, self.rows, self.scaling, self.names = values, np.asarray(rows, np.int64), scaling, names
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -52,6 +55,10 @@ class Rows(Dataset[Tensor]):
         batch[torch.from_numpy(order)] = x
         let_go(self.values)
         return batch
+
+    def chosen(self, indices: np.ndarray) -> "Rows":
+        """Some of these rows, in that order; nothing is read."""
+        return Rows(self.values, self.rows[indices], self.scaling, self.names)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -121,14 +128,13 @@ def prepare(source: Source, config: DataConfig, scaling: Scaling | None = None) 
         for part in (source.values, source.test):
             if part is not None:
                 check_values(part, scaling, source.columns, source.name)
-    test = source.values if source.test is None else source.test
-    return DataSet(
-        source,
-        scaling,
-        train=Rows(source.values, train, scaling),
-        validation=Rows(source.values, validation, scaling),
-        test=Rows(test, np.arange(len(test)) if rows.test is None else rows.test, scaling),
-    )
+    whole = Rows(source.values, np.arange(len(source.values)), scaling, source.names)
+    if source.test is None:
+        assert rows.test is not None
+        test = whole.chosen(rows.test)
+    else:
+        test = Rows(source.test, np.arange(len(source.test)), scaling)
+    return DataSet(source, scaling, whole.chosen(train), whole.chosen(validation), test)
 
 
 def _some(rows: np.ndarray, limit: int | None, random: np.random.Generator) -> np.ndarray:
@@ -165,7 +171,7 @@ def as_model_data(
             "give data of that shape" + (" (--size and --grey for a folder of pictures)" if len(shape) == 3 else "")
         )
     check_values(values, scaling, source.columns if columns is None else columns, source.name)
-    return Rows(values, np.arange(len(values)), scaling)
+    return Rows(values, np.arange(len(values)), scaling, source.names)
 
 
 def _said(shape: tuple[int, ...]) -> str:

@@ -19,6 +19,9 @@ __all__ = ["read_csv", "read_parquet"]
 
 INDEX = re.compile(r"|__index_level_\d+__|Unnamed: \d+")
 """Names under which pandas writes an index, which is not data."""
+COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
+"""A number with a decimal comma, or with thousands set apart."""
+POINT = "numbers must have a decimal point and no commas"
 
 
 def read_csv(path: Path, columns: tuple[str, ...] | None) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -55,11 +58,19 @@ def _first_row(path: Path) -> tuple[list[str], str, int]:
         with open(path, encoding="utf-8-sig", newline="") as file:
             rows = enumerate(csv.reader(file, delimiter=delimiter))
             blank, cells = next(((number, row) for number, row in rows if row), (0, []))
+        if delimiter != "," and _has_decimal_commas(cells):
+            raise InputError(f"{path}: {POINT}, but the first row is {one_line(delimiter.join(cells), 40)}")
         if len(cells) > len(best[0]):
             best = (cells, delimiter, blank)
     if not best[0]:
         raise InputError(f"{path} is empty")
     return best
+
+
+def _has_decimal_commas(cells: list[str]) -> bool:
+    """Whether the cells of a row are numbers and some have a decimal comma; one cell alone may be two with a comma."""
+    whole = all(_is_number(cell.replace(",", ".")) for cell in cells)
+    return whole and len(cells) > 1 and any(COMMA.fullmatch(cell) for cell in cells)
 
 
 def _is_number(cell: str) -> bool:
@@ -99,7 +110,8 @@ def _values(path: Path, table: pa.Table) -> np.ndarray:
     other = [field.name for field in table.schema if not _is_numeric(field.type) and not pa.types.is_null(field.type)]
     if other:
         advice = f"choose numeric columns with --columns {listed(numeric)}" if numeric else "there is no numeric column"
-        raise InputError(f"{path}: {_what_they_hold(table, other)}: {advice}")
+        what, example = _what_they_hold(table, other)
+        raise InputError(f"{path}: {what}: {POINT if COMMA.fullmatch(example) else advice}")
     for name in table.column_names:
         column = table[name]
         missing = column.null_count or _nans(column)
@@ -121,8 +133,8 @@ def _is_numeric(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _what_they_hold(table: pa.Table, names: list[str]) -> str:
-    """Which columns are not numbers, with the first cell that is none."""
+def _what_they_hold(table: pa.Table, names: list[str]) -> tuple[str, str]:
+    """Which columns are not numbers, and the first cell that is none."""
     kind, values = table.schema.field(names[0]).type, _plain(table[names[0]])
     what = "dates or times" if pa.types.is_temporal(kind) else str(kind)
     if isinstance(next((value for value in values if value is not None), None), str | bytes):
@@ -131,7 +143,7 @@ def _what_they_hold(table: pa.Table, names: list[str]) -> str:
     row, value = next(((row, v) for row, v in bad if not (isinstance(v, str) and (_is_number(v) or not v))), (0, ""))
     example = one_line(repr(value) if isinstance(value, str | bytes) else value, 40)
     which = f"column {names[0]!r} holds" if len(names) == 1 else f"columns {_quoted(names)} hold"
-    return f"{which} {what} (first: {example} in row {row}, counting from 0)"
+    return f"{which} {what} (first: {example} in row {row}, counting from 0)", str(value)
 
 
 def _quoted(names: list[str]) -> str:

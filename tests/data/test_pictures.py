@@ -1,0 +1,52 @@
+"""Pictures that are too large, and grey ones for a model of coloured ones."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import gpin
+from gpin.data import Scaling, applicable_options, as_model_data, open_source, pictures
+
+PIXELS = Scaling(kind="pixels", scale=(255.0,))
+
+
+def folder_of(path, mode, count=3):
+    path.mkdir()
+    for number in range(count):
+        Image.new(mode, (4, 6), number if mode == "L" else (number, 0, 0)).save(path / f"{number}.png")
+    return path
+
+
+@pytest.mark.parametrize("limit", [23, 11])  # beyond the limit Pillow warns, beyond its double it refuses
+def test_a_picture_that_is_too_large_is_one_sentence(tmp_path, monkeypatch, limit):
+    folder = folder_of(tmp_path / "a", "L")
+    monkeypatch.setattr(pictures.Image, "MAX_IMAGE_PIXELS", limit)
+    with pytest.raises(gpin.InputError, match=r"0\.png is too large \(.*24 pixels.*\): make it smaller$"):
+        open_source(folder)
+
+
+def test_grey_pictures_are_coloured_for_a_model_of_coloured_ones(tmp_path):
+    rows = as_model_data(open_source(folder_of(tmp_path / "grey", "L")), (3, 6, 4), PIXELS)
+    x = rows.__getitems__([2, 0])
+    assert x.shape == (2, 3, 6, 4)
+    assert (x[0] == 2 / 255).all()
+    assert (x[1] == 0).all()
+
+
+def test_a_column_is_not_coloured(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((5, 1)))
+    with pytest.raises(gpin.InputError, match="holds instances of 1 numbers"):
+        as_model_data(open_source(tmp_path / "a.npy"), (3,), PIXELS)
+
+
+def test_coloured_pictures_are_refused_by_a_model_of_grey_ones_with_what_to_do(tmp_path):
+    source = open_source(folder_of(tmp_path / "colour", "RGB"))
+    with pytest.raises(gpin.InputError, match="--grey"):
+        as_model_data(source, (1, 6, 4), PIXELS)
+    with pytest.raises(gpin.InputError, match="3×6×4"):
+        as_model_data(source, (3, 6, 6), PIXELS)
+    assert np.asarray(source.values).shape == (3, 3, 6, 4)
+
+
+def test_the_options_of_data_in_a_home_that_does_not_exist():
+    assert applicable_options("~nobody-of-this-name/x.csv") == ("columns",)

@@ -1,0 +1,32 @@
+"""Text tables that were written for another decimal point."""
+
+import numpy as np
+import pytest
+
+import gpin
+from gpin.data import open_source
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a;b\n1,5;2,3\n", "columns 'a', 'b' hold text"),
+        ("a;b\n1;2\n3;-2,3\n", "column 'b' holds text"),
+        ('a,b\n1,"2,3"\n', "column 'b' holds text"),
+        ("1,5;2,3\n2,5;3,3\n", "the first row is 1,5;2,3"),
+        ("1;2,3\n2;3,3\n", "the first row is 1;2,3"),
+        ("1,5\t2,3\n2,5\t3,3\n", "the first row is 1,5 2,3"),
+    ],
+)
+def test_a_decimal_comma_is_told_of(tmp_path, content, words):
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(gpin.InputError, match="numbers must have a decimal point and no commas") as caught:
+        open_source(tmp_path / "a.csv")
+    assert words in str(caught.value)
+
+
+def test_semicolons_inside_of_a_row_with_commas_are_no_decimal_commas(tmp_path):
+    (tmp_path / "a.csv").write_text('a,"b;c"\n1,2\n')
+    assert np.array_equal(open_source(tmp_path / "a.csv").values, [[1, 2]])
+    (tmp_path / "b.csv").write_text("1,5\n2,3\n")
+    assert np.array_equal(open_source(tmp_path / "b.csv").values, [[1, 5], [2, 3]])
