@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,6 +46,16 @@ def test_rows_are_scaled_when_they_are_read_in_any_order():
         data[4]
     loader = DataLoader(data, batch_size=3, collate_fn=torch.as_tensor)
     torch.testing.assert_close(torch.cat(list(loader)), expected)
+
+
+def test_parts_keep_the_names_of_their_instances():
+    values, names = RNG.normal(size=(20, 2)), tuple(f"{i}.png" for i in range(20))
+    data = prepare(replace(source(values), names=names), DataConfig())
+    for part in (data.train, data.validation, data.test, as_model_data(data.source, (2,), data.scaling)):
+        assert part.names == part.chosen(np.array([1, 0])).names == names
+    chosen = data.test.chosen(np.array([1, 0]))
+    assert chosen.rows.tolist() == data.test.rows[[1, 0]].tolist()
+    torch.testing.assert_close(chosen[:], data.test[:2].flip(0))
 
 
 class _Counting(Rows):

@@ -313,6 +313,10 @@ def test_pictures_are_read_in_the_order_of_their_paths_and_others_left_alone(tmp
     source = open_source(tmp_path)
     assert source.values.shape == (4, 1, 3, 4)
     assert source.values[:, 0, 0, 0].tolist() == [2, 1, 0, 3]
+    assert source.names == ("a/1.bmp", "a/2.PNG", "b/1.png", "c.tif")
+    before = source.fingerprint()
+    (tmp_path / "c.tif").rename(tmp_path / "d.tif")
+    assert open_source(tmp_path).fingerprint() == before  # a name is no data
 
 
 def test_a_folder_without_pictures_is_refused(tmp_path):

@@ -1,16 +1,21 @@
 """What a run is used for, without a command line: rows, scores and codes."""
 
 import math
+import os
 
 import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 import torch
+from PIL import Image
 
 import gpin
-from gpin.data import Rows, Scaling
+from gpin.data import Rows, Scaling, as_model_data, open_source
 from gpin.errors import InputError
 from gpin.inference import ELBO
 from gpin.runs import use
+from gpin.runs.outputs import write_table
 from gpin.seeding import seeded
 
 PLAIN = Scaling(kind="none")
@@ -110,6 +115,24 @@ def test_codes_of_every_kind_of_method(rows, method):
 def test_deterministic_towers_have_no_uncertainty(rows):
     (batch,) = use.encode_rows(model(towers="deterministic"), use.spread_rows(rows, 5), samples=0)
     assert list(batch) == ["row", "mean_0", "mean_1", "std_0", "std_1"]
+
+
+def test_codes_of_pictures_carry_the_names_of_their_files(tmp_path):
+    (tmp_path / "pictures" / "more").mkdir(parents=True)
+    names = [*(f"{i:03d}.png" for i in range(130)), 'more/ä, "b".png', os.fsdecode(b"more/\xff.png")]
+    for number, name in enumerate(names):
+        Image.new("L", (4, 4), number).save(tmp_path / "pictures" / name)
+    scaling = Scaling(kind="pixels", scale=(255.0,))
+    rows = as_model_data(open_source(tmp_path / "pictures"), (1, 4, 4), scaling)
+    vae = gpin.build((1, 4, 4), "vae", 1, architecture={"channels": (), "width": 4}, seed=0).eval()
+    expected = [*names[:-1], "more/\N{REPLACEMENT CHARACTER}.png"]
+    for ending, read in ((".csv", pyarrow.csv.read_csv), (".parquet", pyarrow.parquet.read_table)):
+        write_table(tmp_path / f"codes{ending}", use.encode_rows(vae, rows, samples=0))
+        table = read(tmp_path / f"codes{ending}")
+        assert table.column_names == ["row", "file", "mean_0", "std_0"]
+        assert table["file"].to_pylist() == expected
+    (few,) = use.encode_rows(vae, use.spread_rows(rows, 3), samples=0)
+    assert few["file"].tolist() == [expected[i] for i in few["row"]] == [expected[i] for i in (0, 65, 131)]
 
 
 def test_a_device_that_is_not_there():

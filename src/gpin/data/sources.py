@@ -57,6 +57,7 @@ class Source:
         kind: Images are `(count, channels, height, width)`, a table is `(count, columns)`.
         test: A test part of its own, where there is one.
         columns: Their names, where a table has names.
+        names: Of the instances, where each is a file: its path below the folder.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Source:
     kind: Literal["images", "table"]
     test: np.ndarray | None = None
     columns: tuple[str, ...] | None = None
+    names: tuple[str, ...] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -133,7 +135,8 @@ def _opened(path: Path, name: str, config: SourceConfig) -> Source:
     named: dict[str, Any] = {"name": _short(path), "location": str(path), "config": config}
     _refuse_options(config, f"the folder {path}" if is_folder else str(path), applicable_options(path))
     if is_folder:
-        return Source(**named, values=read_pictures(path, config.size, config.grey), kind="images")
+        values, names = read_pictures(path, config.size, config.grey)
+        return Source(**named, values=values, kind="images", names=names)
     ending = path.suffix.lower()
     if ending in (".npy", ".npz"):
         values = instances(read_npy(path) if ending == ".npy" else read_npz(path, config.key), path)

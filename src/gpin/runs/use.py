@@ -48,7 +48,7 @@ def device_named(name: str | None) -> torch.device:
     """A device by name, by default a GPU where there is one."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()  # which a device without numbers, meta, cannot do
     except (RuntimeError, AssertionError, NotImplementedError):
         raise InputError(f"there is no device {name!r} here: give cpu, cuda, cuda:1, …, or leave it out") from None
     return device
@@ -83,15 +83,14 @@ def random_rows(rows: Rows, limit: int | None, seed: int = 0) -> Rows:
     if limit is None or whole_number(limit, "limit") >= len(rows):
         return rows
     chosen = np.random.default_rng(seed).choice(len(rows), limit, replace=False)
-    return Rows(rows.values, rows.rows[np.sort(chosen)], rows.scaling)
+    return rows.chosen(np.sort(chosen))
 
 
 def spread_rows(rows: Rows, count: int | None) -> Rows:
     """At most `count` of the rows, at even distances from the first to the last."""
     if count is None or whole_number(count, "count") >= len(rows):
         return rows
-    chosen = np.linspace(0, len(rows) - 1, count).astype(np.int64)
-    return Rows(rows.values, rows.rows[chosen], rows.scaling)
+    return rows.chosen(np.linspace(0, len(rows) - 1, count).astype(np.int64))
 
 
 def batches(rows: Rows) -> Iterator[Tensor]:
@@ -215,9 +214,9 @@ def _seed_of(seed: int, number: int) -> int:
 def encode_rows(vae: VAE, rows: Rows, *, samples: int = 100, seed: int = 0) -> Iterator[Columns]:
     """What the encoder says of each instance, as the columns of a table, batch by batch.
 
-    `row`; `mean_0`, …, and `std_0`, … of q(z|x); for methods that have one `uncertainty`, with its parts
-    `uncertainty_f` and `uncertainty_h`, of the posterior mean and standard deviation; `log_likelihood` in the units of
-    the model, with `ess` and `khat`.
+    `row`; of a folder of pictures, `file`, the picture's path below it; `mean_0`, …, and `std_0`, … of q(z|x); for
+    methods that have one `uncertainty`, with its parts `uncertainty_f` and `uncertainty_h`, of the posterior mean and
+    standard deviation; `log_likelihood` in the units of the model, with `ess` and `khat`.
 
     Arguments:
         vae: The model.
@@ -232,6 +231,8 @@ def encode_rows(vae: VAE, rows: Rows, *, samples: int = 100, seed: int = 0) -> I
         with seeded(_seed_of(seed, number)), torch.no_grad():
             q = vae.encode(x)
             columns = {"row": numbers}
+            if rows.names is not None:
+                columns["file"] = np.array([rows.names[row] for row in numbers])
             for name, moment in (("mean", q.mean), ("std", q.stddev)):
                 columns |= {f"{name}_{j}": column for j, column in enumerate(_array(moment).T)}
             if uncertain:
