@@ -176,6 +176,30 @@ def test_metrics_are_lines_and_at_the_end_a_table(tmp_path):
     assert list((tmp_path / "tensorboard").iterdir())
 
 
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"torn")])
+def test_metrics_of_a_finished_run_are_written_again(tmp_path, damage):
+    _, history = train(tmp_path)
+    for name in ("metrics.jsonl", "metrics.parquet"):
+        damage(tmp_path / name)
+    train(tmp_path)
+    assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == history.rows()
+    assert parquet.read_table(tmp_path / "metrics.parquet").to_pylist() == history.rows()
+
+
+def test_tensorboard_of_a_finished_run_has_every_epoch_once(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    _, history = train(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    for _ in range(2):
+        train(tmp_path, tensorboard=True)
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    scalars = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("elbo/train")
+    assert [scalar.step for scalar in scalars] == [1, 2, 3, 4]
+    assert [scalar.value for scalar in scalars] == pytest.approx(history.train)
+
+
 def test_tensorboard_has_every_epoch_once_though_it_was_interrupted(tmp_path, monkeypatch):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -227,11 +251,41 @@ def test_a_full_disk_is_a_clear_error_and_the_last_good_state_is_kept(number, tm
         write(path, content)
 
     monkeypatch.setattr(checkpoints, "write_whole", full)
-    with pytest.raises(gpin.TrainingError, match="No space left on device; the last good checkpoint is kept") as caught:
+    with pytest.raises(gpin.TrainingError, match=r"No space left on device; .*make room and run the same") as said:
         train(tmp_path)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(said.value)
+    assert ("the last good checkpoint is kept" in str(said.value)) == (number > 1)
     resumed, _ = train(tmp_path)
     assert same(whole, resumed)
+
+
+def test_metrics_that_cannot_be_written_are_a_clear_error(tmp_path, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("gpin.training.history.write_whole", full)
+    said = f"cannot write to {tmp_path}: Permission denied; mend that and run the same again"
+    with pytest.raises(gpin.TrainingError, match=said):
+        train(tmp_path)
+
+
+def test_a_checkpoint_that_vanishes_is_not_missed(tmp_path, monkeypatch):
+    """Another process trains on, and removes the oldest when it has written a new one."""
+    train(tmp_path)
+    store = checkpoints.Checkpoints(tmp_path / "checkpoints")
+    newest, read = max(store.folder.iterdir()), Path.read_bytes
+
+    def vanish(path):
+        if path == newest:
+            newest.rename(store.folder / "99999999.safetensors")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", vanish)
+    assert store.latest(pytest.fail).record["finished"]
+    for path in store.folder.iterdir():
+        path.unlink()
+    (store.folder / "00000001.safetensors").symlink_to("nowhere")
+    assert store.latest(pytest.fail) is None
 
 
 def test_a_data_loader_cannot_be_resumed_and_says_so(tmp_path):

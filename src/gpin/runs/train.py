@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpin.data import DataSet, open_source, prepare
-from gpin.errors import InputError
+from gpin.errors import InputError, TrainingError
 from gpin.files import as_path, write_record
 from gpin.runs.folder import FORMAT, VERSION, Run, environment, open_run
 from gpin.runs.settings import RunSettings
@@ -84,7 +84,8 @@ def train(
     speak = tell if processes.first else _silent
     with _alone(run.folder) if processes.first else contextlib.nullcontext():
         if processes.first:
-            _write_about(run, speak)
+            with _writing(run.folder):
+                _write_about(run, speak)
             if on_start is not None:
                 on_start(run, parts, vae)
         vae.to(processes.device)
@@ -102,7 +103,8 @@ def train(
             **settings.training.model_dump(),
         )
         if processes.first:
-            _save_model(run, vae)
+            with _writing(run.folder):
+                _save_model(run, vae)
     return run, vae, history
 
 
@@ -124,7 +126,9 @@ def _write_about(run: Run, tell: Tell) -> None:
             if known.location == run.location:
                 return
     run.write()
-    write_record(run.folder / "environment.json", FORMAT, VERSION, environment())
+    about = run.folder / "environment.json"
+    if not about.is_file():  # a run whose data has moved was still begun where that says
+        write_record(about, FORMAT, VERSION, environment())
 
 
 def _save_model(run: Run, vae: VAE) -> None:
@@ -135,6 +139,16 @@ def _save_model(run: Run, vae: VAE) -> None:
         there = None
     if there is None or there.config != run.model or there.checksum() != vae.checksum():
         vae.save(run.folder / "model")
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """A full disk has no file's name in its error, so it is said here."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise TrainingError(f"cannot write to {folder}: {reason}; mend that and run the same again") from error
 
 
 @contextlib.contextmanager

@@ -73,15 +73,25 @@ class Checkpoints:
 
     def latest(self, tell: Callable[[str], None]) -> Checkpoint | None:
         """The newest that is undamaged, or None where there never was one; damaged ones are told of."""
-        paths = self._paths()
-        for path in paths:
+        seen: set[Path] = set()
+        damaged = False
+        while fresh := [path for path in self._paths() if path not in seen]:
+            path = fresh[0]
+            seen.add(path)
             try:
                 return Checkpoint.unpack(path.read_bytes())
+            except FileNotFoundError:
+                continue  # another process, which trains, has removed it after writing a newer one
             except ValueError as error:
+                damaged = True
                 tell(f"{path} is damaged ({error}): going back to the checkpoint before it")
-        if paths:
+        if damaged:
             raise InputError(f"all checkpoints in {self.folder} are damaged: remove that folder to begin again")
         return None
+
+    def any(self) -> bool:
+        """Whether there is one, good or not."""
+        return bool(self._paths())
 
     def _paths(self) -> list[Path]:
         """Newest first."""

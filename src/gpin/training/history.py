@@ -1,8 +1,9 @@
 """What happened in training, epoch by epoch, and the files that tell of it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +67,23 @@ class Metrics:
         self.folder = folder
         self.lines = folder / "metrics.jsonl"
         # After a kill the last line may be torn, or of an epoch that will be trained again.
-        write_whole(self.lines, "".join(json.dumps(row) + "\n" for row in history.rows()).encode())
-        self.writer = _tensorboard_writer(folder, len(history.epochs)) if tensorboard else None
+        _write_changed(self.lines, "".join(json.dumps(row) + "\n" for row in history.rows()).encode())
+        self.make_writer = _tensorboard(folder / "tensorboard", len(history.epochs)) if tensorboard else None
+        self.writer: Any = None
+        if not any((folder / "tensorboard").glob("events.*")):
+            for row in history.rows():  # it was not asked for when they were trained
+                self._tell_tensorboard(row)
 
     def add(self, history: History) -> None:
         """Write the newest epoch."""
         row = history.rows()[-1]
         with open(self.lines, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        if self.writer is not None:
+        self._tell_tensorboard(row)
+
+    def _tell_tensorboard(self, row: Mapping[str, Any]) -> None:
+        if self.make_writer is not None:
+            self.writer = self.writer or self.make_writer()
             for name in ("train", "validation", "learning_rate"):
                 self.writer.add_scalar(name if name == "learning_rate" else f"elbo/{name}", row[name], row["epoch"])
             self.writer.flush()
@@ -86,14 +95,21 @@ class Metrics:
 
         buffer = pa.BufferOutputStream()
         parquet.write_table(pa.Table.from_pylist(history.rows()), buffer)
-        write_whole(self.folder / "metrics.parquet", buffer.getvalue().to_pybytes())
+        _write_changed(self.folder / "metrics.parquet", buffer.getvalue().to_pybytes())
         if self.writer is not None:
             self.writer.close()
 
 
-def _tensorboard_writer(folder: Path, done: int) -> Any:
+def _write_changed(path: Path, content: bytes) -> None:
+    """Write a file unless it is there already: a finished run may lie where nothing can be written."""
+    if not path.is_file() or path.read_bytes() != content:
+        write_whole(path, content)
+
+
+def _tensorboard(folder: Path, done: int) -> Callable[[], Any]:
+    """What makes a writer of events after so many epochs; whether there can be one is said now."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError:
         raise InputError("TensorBoard is not installed: pip install 'gpin[tensorboard]'") from None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
+    return partial(SummaryWriter, str(folder), purge_step=done + 1)

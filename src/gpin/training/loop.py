@@ -1,10 +1,12 @@
 """`fit`: Adam on the ELBO, validation after each epoch, the best weights at the end; resumable with a folder."""
 
+import errno
 import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +106,11 @@ def _run(
     on_epoch: Callable[[int, Epoch], None] | None,
 ) -> None:
     """Train on, and tell everyone who wants to know."""
-    if trainer.finished:
-        return
     first = trainer.processes.first
     if store is not None:
         store.begin(trainer, tensorboard)
+    if trainer.finished:
+        return
     steps, shown = len(trainer.training), progress if first else False
     bar = progress_bar(trainer.config.epochs, steps, trainer.updates, shown)
     signals = interruptible(store is not None, trainer.processes.alone)
@@ -154,12 +156,19 @@ class _Store:
         return saved
 
     def begin(self, trainer: Trainer, tensorboard: bool) -> None:
-        """Before the first step: better to fail now than after an hour, if the folder cannot be written to."""
-        if self.processes.first:
+        """Before the first step: better to fail now than after an hour, if the folder cannot be written to.
+
+        Of a finished run, the metrics are only mended.
+        """
+        if not self.processes.first:
+            return
+        with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
             self.metrics = Metrics(self.folder, trainer.history, tensorboard)
-            if not trainer.updates:
-                self._write(trainer)
+            if trainer.finished:
+                self.metrics.close(trainer.history)
+        if not trainer.finished and not trainer.updates:
+            self._write(trainer)
 
     def after_step(self, trainer: Trainer, stop: bool) -> None:
         """Write a checkpoint when it is time, or when asked to stop."""
@@ -171,29 +180,31 @@ class _Store:
     def after_epoch(self, trainer: Trainer) -> None:
         """Write the metrics, and at the end of training the last checkpoint."""
         if self.metrics is not None:
-            try:
+            with self._writing():
                 self.metrics.add(trainer.history)
                 if trainer.finished:
                     self.metrics.close(trainer.history)
-            except OSError as error:
-                raise self._not_written(error) from error
             if trainer.finished or time.monotonic() - self.written >= self.every:
                 self._write(trainer)
 
     def _write(self, trainer: Trainer) -> None:
         captured = trainer.capture()
         checkpoint = Checkpoint(captured.tensors, {**captured.record, "about": self.about})
-        try:
+        with self._writing():
             self.checkpoints.write(trainer.updates, checkpoint)
-        except OSError as error:
-            raise self._not_written(error) from error
         self.written = time.monotonic()
 
-    def _not_written(self, error: OSError) -> TrainingError:
-        return TrainingError(
-            f"cannot write to {self.folder}: {error.strerror or error}; the last good checkpoint is kept: "
-            "make room and run the same again"
-        )
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What keeps the folder from being written to becomes a sentence."""
+        try:
+            yield
+        except OSError as error:
+            kept = "the last good checkpoint is kept: " if self.checkpoints.any() else ""
+            mend = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend that"
+            raise TrainingError(
+                f"cannot write to {self.folder}: {error.strerror or error}; {kept}{mend} and run the same again"
+            ) from error
 
 
 def _about(vae: VAE, training: Batches, validation: Batches, config: TrainingConfig) -> str:
