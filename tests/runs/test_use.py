@@ -61,7 +61,21 @@ def test_evaluation_in_batches_is_that_of_one_call(rows, method):
     with seeded(5):
         expected = vae.log_likelihood(rows.values, 7)
     torch.testing.assert_close(found.log_likelihood.values, expected.values)
+    with seeded(5), torch.no_grad():
+        bounds = [vae.elbo(rows[start : start + 128], 10).value for start in (0, 128, 256)]
+    torch.testing.assert_close(found.elbo.value, torch.cat(bounds))
     assert told == [128, 128, 44]
+
+
+def test_a_batch_is_told_of_when_all_is_done_and_read_once(rows, monkeypatch):
+    vae, done, read = model(), [], Rows.__getitems__
+    monkeypatch.setattr(Rows, "__getitems__", lambda self, indices: done.append("read") or read(self, indices))
+    for name in ("log_likelihood", "elbo"):
+        call = getattr(vae, name)
+        monkeypatch.setattr(vae, name, lambda *given, name=name, call=call: done.append(name) or call(*given))
+    use.evaluate(vae, rows, samples=2, told=done.append)
+    steps = ["read", "log_likelihood", "elbo"]
+    assert done == [*steps, 128, *steps, 128, *steps, 44]
 
 
 def test_evaluation_leaves_the_random_state_alone(rows):

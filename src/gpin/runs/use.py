@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,18 +177,38 @@ def evaluate(
         proposal: "encoder" or "refined", see `VAE.log_likelihood`.
         seed: Of all noise.
         log_volume: Of the scaling of the data, see `log_volume`.
-        told: Called after each batch with its size.
+        told: Called with its size when a batch is done.
     """
-    likelihoods = []
-    with seeded(check_seed(seed)):
-        for x in batches(rows):
+    likelihoods, bounds = [], []
+    # A stream for each, so that neither depends on how much noise the other takes.
+    of_likelihoods, of_bounds = (_Noise(check_seed(seed)) for _ in range(2))
+    for x in batches(rows):
+        with of_likelihoods.goes_on():
             likelihoods.append(vae.log_likelihood(x, samples, proposal))
-            if told is not None:
-                told(len(x))
-    with seeded(seed), torch.no_grad():
-        bounds = [vae.elbo(x, ELBO_SAMPLES) for x in batches(rows)]
+        with of_bounds.goes_on(), torch.no_grad():
+            bounds.append(vae.elbo(x, ELBO_SAMPLES))
+        if told is not None:
+            told(len(x))
     terms = [torch.cat([getattr(part, name) for part in bounds]) for name in ("reconstruction", "kl", "weight_kl")]
     return Evaluation(LogLikelihood.join(likelihoods), ELBO(*terms), math.prod(vae.shape), log_volume)
+
+
+class _Noise:
+    """A stream of noise from a seed, on every device, that goes on where it was left."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.states: tuple[Tensor, list[Tensor]] | None = None
+
+    @contextmanager
+    def goes_on(self) -> Iterator[None]:
+        """Inside, torch draws from it; afterwards its generators are as before."""
+        with seeded(self.seed):
+            if self.states is not None:
+                torch.set_rng_state(self.states[0])
+                torch.cuda.set_rng_state_all(self.states[1])
+            yield
+            self.states = torch.get_rng_state(), torch.cuda.get_rng_state_all()
 
 
 def log_volume(run: Run) -> float:
