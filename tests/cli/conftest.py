@@ -32,7 +32,7 @@ def gpin(*arguments):
     return Said(code, out.getvalue(), err.getvalue())
 
 
-@pytest.fixture(name="gpin")
+@pytest.fixture(name="gpin", scope="session")
 def _gpin():
     return gpin
 

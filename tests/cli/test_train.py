@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from gpin.errors import InputError
 from gpin.runs import open_run
+from gpin.training.checkpoints import Checkpoints
 
 SMALL = ["--latent-dim", "2", "--set", "architecture.width=16"]
 
@@ -118,6 +120,74 @@ def test_a_text_column_is_refused_with_advice_that_works(gpin, files, tmp_path):
     )
 
 
+def test_a_header_of_numbers_is_told_of_for_it_is_read_as_data(gpin, files, tmp_path):
+    lines = (files / "table.csv").read_text().splitlines()
+    (tmp_path / "years.csv").write_text("\n".join(["1990,1991,1992", *lines[1:]]))
+    command = ["train", tmp_path / "years.csv", *SMALL, "--epochs", "1", "--out", tmp_path / "runs"]
+    said = gpin(*command)
+    assert said.code == 0
+    assert said.one_line
+    assert "years.csv is read as data: it is all numbers; columns are called 1, 2, …" in said.err
+    assert gpin(*command).err == ""
+    assert gpin(*command, "--columns", "1,2,3").err == ""
+
+
+def test_data_that_has_moved_is_found_in_its_new_place(gpin, files, tmp_path):
+    shutil.copy(files / "table.csv", tmp_path / "table.csv")
+    options = [*SMALL, "--epochs", "1", "--out", tmp_path / "runs", "--json"]
+    folder = Path(json.loads(gpin("train", tmp_path / "table.csv", *options).out)["run"])
+    (folder / "environment.json").write_text("of the machine that it was trained on")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "table.csv").rename(tmp_path / "new" / "table.csv")
+    assert gpin("evaluate", folder, "--samples", "2").code == 2
+    again = json.loads(gpin("train", tmp_path / "new" / "table.csv", *options).out)
+    assert (again["run"], again["began"]) == (str(folder), "done")
+    assert open_run(folder).location == str(tmp_path / "new" / "table.csv")
+    assert gpin("evaluate", folder, "--samples", "2").code == 0
+    assert (folder / "environment.json").read_text() == "of the machine that it was trained on"
+
+
+def test_two_processes_do_not_train_one_run(gpin, files, tmp_path):
+    command = ["train", files / "table.csv", *SMALL, "--epochs", "100000", "--out", tmp_path]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpin", *map(str, command)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while not any(path.read_text() for path in tmp_path.glob("*/metrics.jsonl")):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.05)
+        said = gpin(*command)
+    finally:
+        process.kill()
+        process.communicate()
+    (folder,) = tmp_path.iterdir()
+    assert (said.code, said.out) == (2, "")
+    assert said.err == f"gpin: {folder} is being trained by another process: wait for it, or stop it first\n"
+
+
+def test_tensorboard_device_and_how_often_checkpoints_are_written(gpin, files, tmp_path, monkeypatch):
+    written, write = [], Checkpoints.write
+
+    def count(self, number, checkpoint):
+        written.append(number)
+        write(self, number, checkpoint)
+
+    monkeypatch.setattr(Checkpoints, "write", count)
+    command = ["train", files / "table.csv", *SMALL, "--epochs", "3", "--device", "cpu", "--json"]
+    rare = json.loads(gpin(*command, "--out", tmp_path / "rare", "--checkpoint-seconds", "1000").out)["run"]
+    assert written == [0, 3]  # before the first step and at the end
+    written.clear()
+    often = gpin(*command, "--out", tmp_path / "often", "--checkpoint-seconds", "0", "--tensorboard")
+    often = json.loads(often.out)["run"]
+    assert {0, 1, 2, 3} <= set(written)
+    assert not (Path(rare) / "tensorboard").exists()
+    assert list((Path(often) / "tensorboard").glob("events.*"))
+    assert open_run(rare).load(print).checksum() == open_run(often).load(print).checksum()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -141,7 +211,9 @@ def test_a_text_column_is_refused_with_advice_that_works(gpin, files, tmp_path):
         (["digits", "--set", "size=8"], "--size is an option of folders of pictures"),
         (["nothing.csv", "--method", "vae", "--set", "covariance=full"], "no option 'covariance'"),
         (["digits", "--device", "abacus"], "no device 'abacus'"),
+        (["digits", "--device", "meta"], "no device 'meta'"),
         (["digits", "--checkpoint-seconds", "soon"], "soon"),
+        (["digits", "--checkpoint-seconds", "-1"], "--checkpoint-seconds"),
         ([], "DATA"),
     ],
 )

@@ -247,6 +247,36 @@ def test_samples_are_reproducible(gpin, runs, tmp_path):
     assert content[0] == content[1] != content[2]
 
 
+def test_noise_is_drawn_on_request(gpin, runs, tmp_path):
+    drawn = {}
+    for name, options in (("mean", []), ("noisy", ["--noise"])):
+        assert gpin("sample", runs["table"], "-o", tmp_path / "s.npy", "--count", 200, *options).code == 0
+        drawn[name] = np.load(tmp_path / "s.npy")
+    variance = model(runs["table"])[1].likelihood.log_variance.exp().item()
+    spread = (drawn["noisy"] - drawn["mean"]) / open_run(runs["table"]).scaling.scale
+    assert spread.var() == pytest.approx(variance, rel=6 * math.sqrt(2 / spread.size))
+
+
+@pytest.fixture(scope="module")
+def random_run(gpin, files, tmp_path_factory):
+    """A run of a method whose encoder is random: it climbs a bound that it samples."""
+    out = tmp_path_factory.mktemp("random")
+    options = ["--method", "sa", "--latent-dim", "2", "--epochs", "1", "--set", "architecture.width=8"]
+    return json.loads(gpin("train", files / "table.csv", *options, "--out", out, "--json").out)["run"]
+
+
+@pytest.mark.parametrize("command", ["encode", "reconstruct"])
+def test_a_seed_decides_the_noise_of_the_encoder(gpin, files, random_run, tmp_path, command):
+    content = []
+    for seed in (0, 0, 1):
+        out = tmp_path / "out.parquet"
+        assert gpin(command, random_run, files / "table.csv", "-o", out, "--seed", seed).code == 0
+        columns = read(out)
+        content.append(np.stack([columns[name] for name in columns if name not in ("row", "khat")]))
+    np.testing.assert_array_equal(content[0], content[1])
+    assert (content[0] != content[2]).any()
+
+
 # Export and report -----------------------------------------------------------------------------------
 
 
@@ -269,6 +299,26 @@ def test_a_report_is_one_page(gpin, runs, tmp_path):
     assert said.code == 0, said.err
     assert said.out == f"wrote {tmp_path / 'report.html'}: 1 run\n"
     assert "</html>" in (tmp_path / "report.html").read_text()
+
+
+def test_every_option_of_a_report_has_an_effect(gpin, files, tmp_path):
+    shutil.copy(files / "table.csv", tmp_path / "table.csv")
+    options = ["--epochs", "1", "--latent-dim", "2", "--set", "architecture.width=8", "--out", tmp_path, "--json"]
+    folder = json.loads(gpin("train", tmp_path / "table.csv", *options).out)["run"]
+    (tmp_path / "table.csv").rename(tmp_path / "moved.csv")
+    out = tmp_path / "report.html"
+    said = gpin("report", folder, "-o", out)
+    assert (said.code, said.one_line) == (2, True)
+    assert "--data" in said.err
+    pages = []
+    for changed in ([], [], ["--samples", 7], ["--limit", 3], ["--seed", 1]):
+        given = {"--samples": 5, "--limit": 4, "--seed": 0, "--data": tmp_path / "moved.csv"} | dict(
+            [changed] if changed else []
+        )
+        assert gpin("report", folder, "-o", out, *(word for pair in given.items() for word in pair)).code == 0
+        pages.append(out.read_text())
+    assert pages[0] == pages[1]
+    assert len(set(pages)) == 4
 
 
 # What is refused -------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from gpin.cli.base import (
     Columns,
@@ -26,7 +26,7 @@ from gpin.cli.base import (
 from gpin.errors import InputError
 
 if TYPE_CHECKING:
-    from gpin.data import DataSet
+    from gpin.data import DataSet, Source
     from gpin.runs import Run
     from gpin.training import History
     from gpin.vae import VAE
@@ -53,7 +53,7 @@ def train(
     scaling: Scaling | None = None,
     start: Path | None = None,
     device: Device = None,
-    checkpoint_seconds: float = 30.0,
+    checkpoint_seconds: Annotated[float, Parameter(validator=validators.Number(gte=0))] = 30.0,
     tensorboard: Annotated[bool, Flag] = False,
     json: Annotated[bool, Flag] = False,
 ) -> None:
@@ -148,12 +148,22 @@ class _Beginning:
         if record.get("finished"):
             self.state = "done"
             return
+        if _has_no_header(data.source):
+            where = data.source.location
+            tell(f"the first row of {where} is read as data: it is all numbers; columns are called 1, 2, …")
         if on_terminal():
             print(_what(run, data, vae), file=sys.stderr)
         if record.get("updates"):
             self.state = "resumed"
             where = f"{record['epoch']} of {run.settings.training.epochs}"
             print(f"resuming at epoch {where}: {run.folder}", file=sys.stderr)
+
+
+def _has_no_header(source: "Source") -> bool:
+    """Whether a text table has columns without names, of which none was chosen by its number."""
+    numbers = tuple(str(i + 1) for i in range(len(source.columns or ())))
+    text = Path(source.location).suffix.lower() in (".csv", ".tsv", ".txt")
+    return text and source.columns == numbers and source.config.columns is None
 
 
 def _what(run: "Run", data: "DataSet", vae: "VAE") -> str:
