@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from gpin.report.numbers import Correlation, mean_and_error, share_above, without_nan
+from gpin.report.numbers import Correlation, caution, mean_and_error, share_above, without_nan
 
 
 def test_what_cannot_be_ranked_has_no_correlation():
@@ -39,6 +39,12 @@ def test_the_error_of_one_instance_is_not_known():
 def test_a_share_is_of_what_is_known():
     assert share_above(torch.tensor([0.8, 0.1, math.nan, 0.2, math.inf])) == 0.5
     assert math.isnan(share_above(torch.full((3,), math.nan)))
+
+
+def test_estimates_are_believed_as_far_as_they_can_be():
+    assert "can be trusted" in caution(0.0, 0.09, "rows")
+    assert "up to 50% of the rows with the encoder’s proposals, and 9% with refined" in caution(0.5, 0.09, "rows")
+    assert "take at least 25" in caution(math.nan, math.nan, "rows")
 
 
 def test_a_record_without_nan_is_json():

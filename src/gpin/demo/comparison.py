@@ -10,7 +10,7 @@ from torch import Tensor
 from gpin.demo.estimates import verdict
 from gpin.demo.experiment import BATCH, PROPOSALS, Contender, Digits, Settings
 from gpin.estimators import LogLikelihood
-from gpin.report.numbers import Correlation, mean_and_error, plus_minus, share_above, without_nan
+from gpin.report.numbers import Correlation, caution, mean_and_error, plus_minus, share_above, without_nan
 
 __all__ = ["LEAD", "Result", "Row"]
 
@@ -171,15 +171,9 @@ class Result:
     def caution(self) -> str:
         """How far to believe the estimates."""
         encoder, refined = (
-            100 * max(share_above(c.scores[proposal].khat) for c in self.contenders.values()) for proposal in PROPOSALS
+            max(share_above(c.scores[proposal].khat) for c in self.contenders.values()) for proposal in PROPOSALS
         )
-        if encoder < 10 and refined < 10:
-            return "k̂ is below 0.7 for nearly all digits, so the estimates can be trusted."
-        return (
-            f"k̂ exceeds 0.7 for up to {encoder:.0f}% of the digits with the encoder’s proposals, and {refined:.0f}% "
-            "with refined ones. There the estimates are lower bounds: the first reflect how well an encoder proposes "
-            "as much as how good its model is, the second much more the model alone."
-        )
+        return caution(encoder, refined, "digits")
 
     def relation(self) -> str:
         """What the uncertainty says about the gap, in words that claim no more than it shows."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["Correlation", "mean_and_error", "number", "plus_minus", "share_above", "without_nan"]
+__all__ = ["Correlation", "caution", "mean_and_error", "number", "plus_minus", "share_above", "without_nan"]
 
 
 def mean_and_error(values: Tensor) -> tuple[float, float]:
@@ -20,6 +20,24 @@ def share_above(khat: Tensor) -> float:
     """Of instances with k̂ > 0.7, among those where it is known; NaN where it is nowhere."""
     known = khat[~khat.isnan()]
     return (known > 0.7).double().mean().item() if len(known) else math.nan
+
+
+def caution(encoder: float, refined: float, noun: str) -> str:
+    """How far to believe log-likelihoods, by the shares of instances with k̂ > 0.7 for both kinds of proposals.
+
+    Example:
+        >>> caution(0.02, 0.01, "digits")
+        'k̂ is below 0.7 for nearly all digits, so the estimates can be trusted.'
+    """
+    if math.isnan(encoder + refined):
+        return "From so few samples k̂ cannot be found: take at least 25 to know how far to believe the estimates."
+    if encoder < 0.1 and refined < 0.1:
+        return f"k̂ is below 0.7 for nearly all {noun}, so the estimates can be trusted."
+    return (
+        f"k̂ exceeds 0.7 for up to {100 * encoder:.0f}% of the {noun} with the encoder’s proposals, and "
+        f"{100 * refined:.0f}% with refined ones. There the estimates are lower bounds: the first reflect how well an "
+        "encoder proposes as much as how good its model is, the second much more the model alone."
+    )
 
 
 def without_nan(value: Any) -> Any:

@@ -15,7 +15,7 @@ from gpin.errors import InputError
 from gpin.estimators import LogLikelihood
 from gpin.files import as_path
 from gpin.inputs import whole_number
-from gpin.report import Table
+from gpin.report import Table, numbers
 from gpin.report.numbers import Correlation, mean_and_error, plus_minus, share_above
 from gpin.runs.differences import refuse_other_data, short_names
 from gpin.runs.folder import Run, Tell, open_run
@@ -322,17 +322,11 @@ def differences(comparison: Comparison) -> Table:
 
 def caution(comparison: Comparison) -> str:
     """How far to believe the estimates."""
-    shares = {p: [share_above(one.likelihood(p).khat) for one in comparison.scored] for p in ("encoder", "refined")}
-    if any(map(math.isnan, shares["encoder"] + shares["refined"])):
-        return "From so few samples k̂ cannot be found: take at least 25 to know how far to believe the estimates."
-    encoder, refined = (100 * max(found) for found in shares.values())
-    if encoder < 10 and refined < 10:
-        return f"k̂ is below 0.7 for nearly all {comparison.noun}s, so the estimates can be trusted."
-    return (
-        f"k̂ exceeds 0.7 for up to {encoder:.0f}% of the {comparison.noun}s with the encoder’s proposals, and "
-        f"{refined:.0f}% with refined ones. There the estimates are lower bounds: the first reflect how well an "
-        "encoder proposes as much as how good its model is, the second much more the model alone."
+    encoder, refined = (
+        max(share_above(one.likelihood(proposal).khat) for one in comparison.scored)
+        for proposal in ("encoder", "refined")
     )
+    return numbers.caution(encoder, refined, f"{comparison.noun}s")
 
 
 def relation(comparison: Comparison, one: Scored) -> str:
