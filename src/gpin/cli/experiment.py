@@ -23,7 +23,13 @@ experiment = App(
 )
 app.command(experiment)
 
-Name = Annotated[str, Parameter(help="Such as mnist, omniglot, cifar10, svhn, celeba, fc-decoder.")]
+Name = Annotated[
+    str,
+    Parameter(
+        help="digits, mnist, omniglot, cifar10, svhn or celeba: test log-likelihoods; fc-decoder: with a fully "
+        "connected decoder, and with VLAE; inference-time; uncertainty: a latent plane, and the true posterior."
+    ),
+]
 ProtocolName = Annotated[
     Literal["desk", "paper"], Parameter(help="desk takes about an hour a table on two cores; paper is the paper's own.")
 ]
@@ -84,6 +90,11 @@ def run(
     count = workers or os.cpu_count() or 1
     if dry_run:
         _say_expense(chosen, count, json)
+        return
+    if chosen.experiment.time_dims:
+        _measure_times(chosen)
+    if not chosen.experiment.trained:
+        print(f"measured: gpin experiment table {name}{_flags(protocol, store)}")
         return
     jobs = [entry.job for entry in chosen.entries]
     for job in chosen.store.missing(jobs):
@@ -156,13 +167,11 @@ def table(
         The file to write; by default it is printed.
     """
     from gpin.errors import InputError
-    from gpin.experiments.gathering import Gathered
-    from gpin.experiments.tables import FORMATS, likelihood_tables, show
-    from gpin.files import write_whole
+    from gpin.experiments.results import result_tables
+    from gpin.experiments.tables import FORMATS, show
 
     chosen = _chosen(name, protocol, store, latent_dim, rows)
-    gathered = Gathered(chosen.store, chosen.entries)
-    tables = likelihood_tables(chosen.experiment, chosen.protocol, gathered)
+    tables, gathered = result_tables(chosen.experiment, chosen.protocol, chosen.store, chosen.entries)
     if not tables:
         raise InputError(f"{store} has no result of {name} yet: gpin experiment run {name}{_flags(protocol, store)}")
     if gathered.done < len(chosen.entries):
@@ -178,9 +187,62 @@ def table(
     if out is None:
         print(text)
         return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(out, text.encode())
-    print(f"wrote {out}")
+    _write(out, text.encode())
+
+
+@experiment.command(help_epilogue="Example: `gpin experiment figure uncertainty -o uncertainty.png`")
+def figure(
+    name: Name,
+    /,
+    *,
+    out: Out,
+    protocol: ProtocolName = "desk",
+    store: StoreFolder = STORE,
+    row: str = "gp",
+) -> None:
+    """The figure of an experiment: of uncertainty, six instances with their true posteriors.
+
+    Parameters
+    ----------
+    out
+        The picture to write, .png or .svg.
+    row
+        Whose encoder.
+    """
+    from gpin.errors import InputError
+    from gpin.experiments.figures import uncertainty_figure
+    from gpin.report import plots
+
+    chosen = _chosen(name, protocol, store, None, None)
+    if not chosen.experiment.grid:
+        raise InputError(f"{name} has no figure, only tables: gpin experiment table {name}; uncertainty has one")
+    if out.suffix.lower() not in (".png", ".svg"):
+        raise InputError(f"cannot write a figure to {out}: its name must end in .png or .svg")
+    drawn = uncertainty_figure(chosen.store, chosen.entries, row)
+    _write(out, plots.png(drawn) if out.suffix.lower() == ".png" else plots.standalone_svg(drawn))
+
+
+@experiment.command(help_epilogue="Example: `gpin experiment report -o experiments.html`")
+def report(
+    *,
+    out: Out = Path("experiments.html"),
+    protocol: ProtocolName = "desk",
+    store: StoreFolder = STORE,
+) -> None:
+    """One page with all tables and figures of a store.
+
+    Parameters
+    ----------
+    out
+        The page to write; nothing else is needed to read it.
+    """
+    from gpin.experiments.page import compose
+    from gpin.experiments.protocols import protocol_named
+    from gpin.experiments.store import Store
+    from gpin.runs.outputs import check_output
+
+    check_output(out, "a page")
+    _write(out, compose(Store(store), protocol_named(protocol)).html().encode())
 
 
 # What they share -------------------------------------------------------------------------------------
@@ -205,6 +267,27 @@ def _chosen(name: str, protocol: str, store: Path, latent_dim: str | None, rows:
     dims = None if parts is None else [int(part) for part in parts]
     names = None if rows is None else [part.strip() for part in rows.split(",")]
     return _Chosen(one, how, one.entries(how, dims, names), Store(store))
+
+
+def _measure_times(chosen: _Chosen) -> None:
+    """Time inference, unless that was done; only while nothing else runs is it worth something."""
+    from gpin.experiments.times import measure_times, read_times, write_times
+
+    if read_times(chosen.store, chosen.experiment, chosen.protocol) is None:
+        told = (
+            (lambda what: print(f"timing inference: {what}", file=sys.stderr)) if on_terminal() else lambda what: None
+        )
+        write_times(
+            chosen.store, chosen.experiment, chosen.protocol, measure_times(chosen.experiment, chosen.protocol, told)
+        )
+
+
+def _write(out: Path, content: bytes) -> None:
+    from gpin.files import write_whole
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(out, content)
+    print(f"wrote {out}")
 
 
 def _flags(protocol: str, store: Path) -> str:

@@ -19,10 +19,11 @@ __all__ = ["BASELINE", "Gathered", "Line"]
 BASELINE = "vae"
 """The row with which all others are compared instance by instance."""
 
+GAP = "refined_elbo - elbo"
 HERE = "where method = $method and data = $data and dim = $dim"
 BY_SPLIT = f"""
     select split, avg(log_likelihood) as ll, avg(refined_log_likelihood) as refined, avg(elbo) as elbo,
-           avg(refined_elbo - elbo) as gap, avg(ess) as ess, avg(refined_ess) as refined_ess,
+           avg({GAP}) as gap, avg(ess) as ess, avg(refined_ess) as refined_ess,
            avg((khat > 0.7)::int) as bad, avg((refined_khat > 0.7)::int) as refined_bad
     from scores {HERE} group by split order by split"""
 
@@ -164,7 +165,8 @@ class Gathered:
         theirs = self._refined_by_split({**place, "method": BASELINE})
         ours = self._refined_by_split(place)
         shared = [split for split in ours if split in theirs and row != BASELINE]
-        uncertainty, by_elbo = self._correlations(place)
+        by_elbo = self.correlation(row, data, latent_dim, "-elbo", GAP)
+        assert by_elbo is not None  # every run has a bound
         return Line(
             row,
             wanted,
@@ -177,7 +179,7 @@ class Gathered:
             difference=self._difference(place, "log_likelihood"),
             refined_difference=self._difference(place, "refined_log_likelihood"),
             splits_ahead=(sum(ours[split] > theirs[split] for split in shared), len(shared)),
-            by_uncertainty=uncertainty,
+            by_uncertainty=self.correlation(row, data, latent_dim, "uncertainty", GAP),
             by_elbo=by_elbo,
             parameters=int(about["size"][0]),
             seconds=float(about["time"][0]),
@@ -199,26 +201,31 @@ class Gathered:
         )
         return paired_difference(found["ours"], found["theirs"]) if len(found["ours"]) > 1 else None
 
-    def _correlations(self, place: Mapping[str, Any]) -> tuple[Correlation | None, Correlation]:
-        said = "uncertainty" if self._knows_uncertainty else "null::double"
-        found = self._query(
-            f"select split, refined_elbo - elbo as gap, -elbo as bound, {said} as said from scores {HERE} "
-            "order by split, instance",
-            place,
-        )
-        uncertain, bounds = [], []
+    def correlation(self, row: str, data: str, latent_dim: int, x: str, y: str) -> Correlation | None:
+        """Rank correlation over instances of two expressions of their scores, mean over runs.
+
+        None where a run does not have them, such as an uncertainty.
+        """
+        place = {"method": row, "data": data, "dim": latent_dim}
+        try:
+            sql = f"select split, ({x})::double as x, ({y})::double as y from scores {HERE} order by split, instance"
+            found = self._query(sql, place)
+        except duckdb.BinderException:  # no run at all has such a score
+            return None
+        each = []
         for split in np.unique(found["split"]):
             mine = found["split"] == split
-            gap, bound, uncertainty = (torch.from_numpy(found[name][mine]) for name in ("gap", "bound", "said"))
-            bounds.append(Correlation.of(bound, gap))
-            if not uncertainty.isnan().any():
-                uncertain.append(Correlation.of(uncertainty, gap))
-        return _mean(uncertain) if uncertain else None, _mean(bounds)
+            one, other = (torch.from_numpy(found[name][mine]) for name in ("x", "y"))
+            if one.isnan().any() or other.isnan().any():
+                return None
+            each.append(Correlation.of(one, other))
+        return _mean(each) if each else None
 
-    @cached_property
-    def _knows_uncertainty(self) -> bool:
-        names = self._scores.execute("select column_name from (describe scores)").fetchall()
-        return ("uncertainty",) in names
+    def mean(self, row: str, data: str, latent_dim: int, x: str) -> Summary | None:
+        """The mean over instances of an expression of their scores, over runs."""
+        place = {"method": row, "data": data, "dim": latent_dim}
+        found = self._query(f"select avg({x}) as x from scores {HERE} group by split order by split", place)
+        return Summary.of(found["x"]) if len(found["x"]) else None
 
     def _query(self, sql: str, place: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Columns by name; what is null becomes NaN."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gpin.config import Config
 from gpin.data import Rows
+from gpin.experiments.posterior import grid_scores
 from gpin.files import checksum
 from gpin.runs import RunSettings
 from gpin.runs.use import BATCH, knows_uncertainty
@@ -26,11 +27,13 @@ class Scoring(Config):
         samples: K, the importance samples for each instance and proposal.
         instances: Test instances that are scored, chosen at random; none scores all.
         seed: Of that choice and of all noise: the same for all jobs, so that they can be compared pair by pair.
+        grid: With two latent dimensions, compare the encoder with the true posterior on a grid too.
     """
 
     samples: int = Field(default=100, ge=25)
     instances: int | None = Field(default=None, ge=1)
     seed: int = Field(default=0, ge=0, lt=2**62)
+    grid: bool = False
 
 
 class Job(Config):
@@ -58,7 +61,8 @@ def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]
 
     `instance`, its number in the test part; by proposals of the encoder `log_likelihood`, `elbo`, `ess`, `khat` and
     `mc_error`, and by proposals fitted to each instance the same with `refined_` before; `uncertainty`,
-    `uncertainty_f` and `uncertainty_h` of methods that know.
+    `uncertainty_f` and `uncertainty_h` of methods that know; with a grid, `log_evidence`, `kl` and `best_kl`, see
+    `gpin.experiments.posterior`.
     """
     columns: dict[str, list[Tensor]] = {}
     uncertain = knows_uncertainty(vae, rows)
@@ -77,4 +81,6 @@ def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]
             if uncertain:
                 said = vae.uncertainty(x)
                 add(uncertainty=said.total, uncertainty_f=said.mean_part, uncertainty_h=said.std_part)
+            if scoring.grid:
+                add(**grid_scores(vae, x))
     return {"instance": rows.rows, **{name: torch.cat(parts).numpy() for name, parts in columns.items()}}

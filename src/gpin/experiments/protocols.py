@@ -56,6 +56,7 @@ ROWS: dict[str, Row] = {
 
 PAPER_ROWS = tuple(name for name, row in ROWS.items() if not row.ablation and row.method != "vlae")
 DENSE_ROWS = ("vae", "sa-1", "sa-2", "sa-4", "sa-8", "vlae-1", "vlae-2", "vlae-4", "vlae-8", "gp")
+TIMED_ROWS = tuple(name for name in PAPER_ROWS if ROWS[name].method in ("vae", "sa", "iaf", "gp"))
 ABLATIONS = tuple(name for name, row in ROWS.items() if row.ablation)
 DESK_ROWS = ("vae", "sa-2", "iaf-2", "hf-2", "me-2", "rme-2", "gp", *ABLATIONS)
 
@@ -85,7 +86,9 @@ class Protocol(Config):
     initialisations: int = Field(ge=1)
     scoring: Scoring = Scoring()
 
-    def job(self, data: str, row: str, latent_dim: int, split: int, initialisation: int, decoder: str) -> Job:
+    def job(
+        self, data: str, row: str, latent_dim: int, split: int, initialisation: int, decoder: str, grid: bool
+    ) -> Job:
         """The training of a row on one split from one initialisation."""
         kind = ROWS[row]
         settings = {
@@ -103,7 +106,8 @@ class Protocol(Config):
                 "seed": 1000 * split + initialisation,
             },
         }
-        return Job(data=data, settings=RunSettings.parse(settings, row), scoring=self.scoring)
+        scoring = self.scoring.model_copy(update={"grid": grid})
+        return Job(data=data, settings=RunSettings.parse(settings, row), scoring=scoring)
 
 
 PROTOCOLS = {
@@ -146,6 +150,9 @@ class Experiment:
         rows: Its rows, by protocol.
         latent_dims: By protocol.
         decoder: "mirror" as the encoder, or "dense".
+        grid: Whether the encoder is compared with the true posterior on a grid; takes two latent dimensions.
+        trained: Whether there is something to train.
+        time_dims: Latent dimensions with which inference is timed.
     """
 
     name: str
@@ -154,6 +161,9 @@ class Experiment:
     rows: dict[str, tuple[str, ...]]
     latent_dims: dict[str, tuple[int, ...]]
     decoder: str = "mirror"
+    grid: bool = False
+    trained: bool = True
+    time_dims: tuple[int, ...] = ()
 
     def entries(
         self, protocol: Protocol, latent_dims: Sequence[int] | None = None, rows: Sequence[str] | None = None
@@ -169,12 +179,13 @@ class Experiment:
             if name not in ROWS:
                 raise InputError(f"there is no row {name!r}: {suggest(name, list(ROWS))}")
         return [
-            Entry(row, data, dim, split, start, protocol.job(data, row, dim, split, start, self.decoder))
+            Entry(row, data, dim, split, start, protocol.job(data, row, dim, split, start, self.decoder, self.grid))
             for data in self.data
             for dim in latent_dims or self.latent_dims[protocol.name]
             for split in range(protocol.splits)
             for start in range(protocol.initialisations)
             for row in rows or self.rows[protocol.name]
+            if self.trained
         ]
 
 
@@ -210,10 +221,28 @@ EXPERIMENTS = {
             {"paper": DENSE_ROWS, "desk": ("vae", "sa-2", "vlae-1", "gp")},
             {"paper": (10, 50), "desk": (10, 50)},
             decoder="dense",
+            time_dims=(10, 50),
+        ),
+        Experiment(
+            "inference-time",
+            "Inference time",
+            ("mnist", "omniglot", "cifar10", "svhn", "celeba"),
+            {"paper": TIMED_ROWS, "desk": (*TIMED_ROWS, "gp-shared")},
+            {"paper": (), "desk": ()},
+            trained=False,
+            time_dims=(50,),
+        ),
+        Experiment(
+            "uncertainty",
+            "Uncertainty and the true posterior",
+            ("mnist",),
+            {"paper": ("gp",), "desk": ("gp", "gp-shared")},
+            {"paper": (2,), "desk": (2,)},
+            grid=True,
         ),
     )
 }
-"""Tables of likelihoods, by name."""
+"""By name."""
 
 
 def experiment_named(name: str) -> Experiment:

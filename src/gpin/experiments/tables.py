@@ -15,7 +15,7 @@ from gpin.experiments.statistics import Mark, PairedDifference, Summary, mark
 from gpin.report import Table as PageTable
 from gpin.report.numbers import plus_minus
 
-__all__ = ["FORMATS", "ResultTable", "likelihood_tables", "show"]
+__all__ = ["FORMATS", "ResultTable", "likelihood_tables", "posterior_tables", "show"]
 
 
 @dataclass(frozen=True)
@@ -160,10 +160,10 @@ def _scores(
     runs = max(line.refined.runs for line in lines)
     notes = [
         f"Test log-likelihood in nats, importance-weighted with K = {protocol.scoring.samples} samples, mean ± "
-        f"standard deviation over {runs} {'run' if runs == 1 else 'runs'}; red (bold): the best, blue (italic): not told "
-        "from it by Welch's t-test at 1 %, among the methods without the ablations. Encoder: proposals of the method's own "
-        "encoder. Refined: proposals fitted to each instance, the same way for all, so that it is the model that is "
-        "scored.",
+        f"standard deviation over {runs} {'run' if runs == 1 else 'runs'}; red (bold): the best, blue (italic): not "
+        "told from it by Welch's t-test at 1 %, among the methods without the ablations. Encoder: proposals of the "
+        "method's own encoder. Refined: proposals fitted to each instance, the same way for all, so that it is the "
+        "model that is scored.",
         *_about_differences(lines),
         *_about_paper(protocol, bool(paper)),
     ]
@@ -210,6 +210,38 @@ def _diagnostics(title: str, lines: Sequence[Line]) -> ResultTable:
         "which every encoder has: the baseline to beat.",
     ]
     return ResultTable(f"{title}: amortization gap and diagnostics", head, rows, notes=notes)
+
+
+def posterior_tables(gathered: Gathered) -> list[ResultTable]:
+    """How far encoders are from the true posterior on the grid, and what tells of it."""
+    tables = []
+    for data, dim in gathered.columns():
+        rows = []
+        for line in gathered.lines(data, dim):
+            means = [gathered.mean(line.row, data, dim, score) for score in ("kl", "best_kl", "kl - best_kl")]
+            tellers = [
+                gathered.correlation(line.row, data, dim, teller, distance)
+                for teller in ("uncertainty", "-elbo")
+                for distance in ("kl", "kl - best_kl")
+            ]
+            rows.append(
+                [
+                    ROWS[line.row].title,
+                    *("" if mean is None else _summary(mean) for mean in means),
+                    *("" if found is None else str(found) for found in tellers),
+                ]
+            )
+        head = ["", "KL(q‖p)", "of the best", "gap", "ρ unc., KL", "ρ unc., gap", "ρ −ELBO, KL", "ρ −ELBO, gap"]
+        notes = [
+            "KL(q‖p): from the encoder's posterior to the true one, by quadrature on a grid, nats, mean over instances "
+            "± standard deviation over runs; of the best: the same of the diagonal Gaussian that is best for each "
+            "instance; gap: the difference, what amortization costs.",
+            "ρ: Spearman's rank correlation over instances, ± its standard error, of the GP's uncertainty (unc.) and "
+            "of −ELBO, which every encoder has, with KL and gap.",
+        ]
+        if rows:
+            tables.append(ResultTable(f"The true posterior, {data.upper()}, d = {dim}", head, rows, notes=notes))
+    return tables
 
 
 def _lacks(line: Line) -> bool:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -17,6 +18,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
+from matplotlib.patches import Ellipse
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from gpin.errors import InputError
@@ -24,13 +26,16 @@ from gpin.report.style import LIGHT
 
 __all__ = [
     "Curve",
+    "Panel",
     "curves",
     "image_grid",
     "image_png",
     "ordered_strip",
     "pairs",
     "png",
+    "posterior_panels",
     "scatter",
+    "standalone_svg",
     "svg",
 ]
 
@@ -230,6 +235,58 @@ def ordered_strip(
     return figure
 
 
+@dataclass(frozen=True)
+class Panel:
+    """An instance with its posterior in a latent plane.
+
+    Attributes:
+        title: Above it.
+        x: Places along the first dimension, ascending.
+        y: Along the second.
+        density: Of the true posterior, `(len(y), len(x))`.
+        mean: Of the encoder's Gaussian, `(2,)`.
+        std: Its standard deviations, `(2,)`.
+        images: Below it, `(count, channels, height, width)`.
+    """
+
+    title: str
+    x: Array
+    y: Array
+    density: Array
+    mean: Array
+    std: Array
+    images: Array
+
+
+def posterior_panels(panels: Sequence[Panel]) -> Figure:
+    """Instances side by side: the true posterior shaded, the encoder's Gaussian as ellipses, and images below."""
+    with _style():
+        figure = _figure(2.1 * len(panels), 3.9)
+        grid = figure.add_gridspec(2, len(panels), height_ratios=[2.1, 1.2])
+        for i, panel in enumerate(panels):
+            axes = figure.add_subplot(grid[0, i])
+            axes.grid(visible=False)
+            axes.contourf(panel.x, panel.y, panel.density, levels=12, cmap="Blues")
+            for scale in (1, 2):
+                axes.add_patch(
+                    Ellipse(
+                        (panel.mean[0], panel.mean[1]),
+                        *(2 * scale * panel.std),
+                        fill=False,
+                        edgecolor=series(1),
+                        linewidth=1.6 if scale == 1 else 1.0,
+                    )
+                )
+            axes.plot(*panel.mean, "+", color=series(1), markersize=6)
+            axes.set_title(panel.title, fontsize=9.5, color=LIGHT["muted"], pad=4)
+            axes.tick_params(labelsize=7.5)
+            axes.locator_params(nbins=3)
+            below = figure.add_subplot(grid[1, i])
+            below.imshow(image_grid(panel.images, columns=len(panel.images)), interpolation="nearest")
+            below.set_axis_off()
+    return figure
+
+
 def even_ranks(values: Any, count: int) -> Array:
     """Indices of `count` values, ascending, at evenly spaced ranks from the smallest to the largest.
 
@@ -260,6 +317,14 @@ def png(figure: Figure, dpi: int = 200) -> bytes:
     buffer = io.BytesIO()
     with _style():
         figure.savefig(buffer, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def standalone_svg(figure: Figure) -> bytes:
+    """A figure as an SVG file of its own, on white."""
+    buffer = io.BytesIO()
+    with _style():
+        figure.savefig(buffer, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 
 

@@ -167,7 +167,7 @@ def _places(options: list[str]) -> dict[str, tuple[str, ...]]:
         **{f"likelihood.{name}": ("model", "likelihood", name) for name in LikelihoodConfig.model_fields},
         **{f"architecture.{name}": ("model", "architecture", name) for name in Architecture.model_fields},
         **{name: ("data", "source", name) for name in SourceConfig.model_fields},
-        **{name: ("data", name) for name in ("scaling", "limit")},
+        **{name: ("data", name) for name in ("scaling", "limit", "validation_limit")},
         "split_seed": ("data", "seed"),
         **{name: ("training", name) for name in TrainingConfig.model_fields},
     }

@@ -1,0 +1,76 @@
+"""Everything that a store has, on one page."""
+
+import json
+from collections.abc import Sequence
+
+from gpin.errors import InputError
+from gpin.experiments.figures import uncertainty_figure
+from gpin.experiments.gathering import Gathered
+from gpin.experiments.protocols import EXPERIMENTS, Protocol
+from gpin.experiments.results import result_tables
+from gpin.experiments.store import Store
+from gpin.experiments.tables import ResultTable
+from gpin.report import Page, Section, plots
+
+__all__ = ["compose"]
+
+
+def compose(store: Store, protocol: Protocol) -> Page:
+    """The page of all experiments that have results under a protocol."""
+    page = Page(
+        f"The experiments, {protocol.name} protocol",
+        lead=_lead(protocol),
+        foot="Made by gpin experiment report. The page needs nothing else: it can be mailed, printed and kept.",
+    )
+    environments: list[dict[str, object]] = []
+    for experiment in EXPERIMENTS.values():
+        entries = experiment.entries(protocol)
+        tables, gathered = result_tables(experiment, protocol, store, entries)
+        if not tables:
+            continue
+        section = page.section(experiment.title)
+        if gathered.done < len(entries):
+            section.text(f"{gathered.done} of {len(entries)} runs are done.", kind="note")
+        _put(section, tables)
+        if experiment.grid and gathered.done:
+            _draw(section, store, gathered)
+        environments += [one for one in gathered.environments if one not in environments]
+    if not page.sections:
+        raise InputError(f"{store.root} has no result of the {protocol.name} protocol yet: gpin experiment run …")
+    section = page.section("How it was made")
+    section.text(f"Protocol: {json.dumps(protocol.model_dump(mode='json'))}", kind="note")
+    for environment in environments:
+        section.text("Machine: " + ", ".join(f"{key} {value}" for key, value in environment.items()), kind="note")
+    return page
+
+
+def _lead(protocol: Protocol) -> list[str]:
+    images = "all training images" if protocol.limit is None else f"{protocol.limit:,} training images"
+    starts = "one start" if protocol.initialisations == 1 else f"{protocol.initialisations} starts"
+    return [
+        f"Every method trained for {protocol.epochs} epochs on {images}, on {protocol.splits} random splits with "
+        f"{starts} each, of which the best on validation data counts; the test part chooses nothing.",
+    ]
+
+
+def _put(section: Section, tables: Sequence[ResultTable]) -> None:
+    for table in tables:
+        section.table(table.page_table())
+        for note in table.notes:
+            section.text(note, kind="note")
+
+
+def _draw(section: Section, store: Store, gathered: Gathered) -> None:
+    """The figure, where the model that it needs is at hand."""
+    try:
+        figure = uncertainty_figure(store, gathered.entries)
+    except InputError as error:
+        section.text(f"The figure is missing: {error}.", kind="note")
+        return
+    section.picture(
+        plots.png(figure),
+        "Six instances by rising uncertainty, each with its true posterior, the encoder's Gaussian, image and "
+        "reconstruction",
+        "From the most certain to the most uncertain: the true posterior on a grid (blue), the encoder's Gaussian at "
+        "one and two standard deviations (ellipses), the image and its reconstruction.",
+    )
