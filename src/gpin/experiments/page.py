@@ -63,7 +63,7 @@ def _put(section: Section, tables: Sequence[ResultTable]) -> None:
 def _draw(section: Section, store: Store, gathered: Gathered) -> None:
     """The figure, where the model that it needs is at hand."""
     try:
-        figure = uncertainty_figure(store, gathered.entries)
+        figure = uncertainty_figure(store, gathered.entries, gathered.entries[0].row)
     except InputError as error:
         section.text(f"The figure is missing: {error}.", kind="note")
         return

@@ -1,9 +1,11 @@
 """Tables of results, and how they are written: for a terminal, in Markdown, in LaTeX and in HTML."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -42,9 +44,9 @@ class ResultTable:
 
         def cell(i: int, j: int, text: str) -> str:
             sign = signs[self.marks.get((i, j), "")]
-            return f"{sign}{text}{sign}".replace("|", "\\|")
+            return f"{sign}{_markdown(text)}{sign}"
 
-        lines = [f"### {self.title}", "", f"| {' | '.join(self.head)} |"]
+        lines = [f"### {self.title}", "", f"| {' | '.join(map(_markdown, self.head))} |"]
         lines.append("|---|" + "---:|" * (len(self.head) - 1))
         for i, row in enumerate(self.rows):
             lines.append("| " + " | ".join(cell(i, j, text) for j, text in enumerate(row)) + " |")
@@ -84,6 +86,10 @@ FORMATS: dict[str, Callable[[ResultTable], str]] = {
 """How a table is written to a file, by name."""
 
 
+def _markdown(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
 def _latex(text: str) -> str:
     """Text with LaTeX's own signs.
 
@@ -91,26 +97,39 @@ def _latex(text: str) -> str:
         >>> _latex("k̂ > 0.7: 3 % ± 1, −2")
         '$\\\\hat k$ $>$ 0.7: 3 \\\\% $\\\\pm$ 1, $-$2'
     """
-    signs = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_", "k̂": r"$\hat k$"}
-    signs |= {">": "$>$", "<": "$<$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "ρ": r"$\rho$", "Δ": r"$\Delta$"}
-    signs |= {"–": "--", "—": "---", "‖": r"$\|$", "σ": r"$\sigma$"}
-    for sign, code in signs.items():
-        text = text.replace(sign, code)
-    return text
+    return re.sub("|".join(map(re.escape, LATEX)), lambda found: LATEX[found[0]], text)
+
+
+LATEX = {sign: "\\" + sign for sign in "&%#_{}$"}
+LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "k̂": r"$\hat k$"}
+LATEX |= {">": "$>$", "<": "$<$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "ρ": r"$\rho$", "Δ": r"$\Delta$"}
+LATEX |= {"–": "--", "—": "---", "‖": r"$\|$", "σ": r"$\sigma$"}
+"""What has a meaning of its own in LaTeX, or is not there."""
 
 
 def show(table: ResultTable, console: Console) -> None:
     """Print a table for a person."""
     styles = {"red": "bold red", "blue": "blue", "": ""}
     drawn = RichTable(title=table.title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-    for i, name in enumerate(table.head):
-        drawn.add_column(name, justify="right" if i else "left", no_wrap=not i, overflow="fold")
+    for i, (name, width) in enumerate(zip(table.head, _widths(table, console.width), strict=True)):
+        drawn.add_column(name, justify="right" if i else "left", width=width, overflow="fold")
     for i, row in enumerate(table.rows):
         drawn.add_row(*(Text(cell, style=styles[table.marks.get((i, j), "")]) for j, cell in enumerate(row)))
     console.print(drawn)
     for note in table.notes:
         console.print(Text(note, style="dim"))
     console.print()
+
+
+def _widths(table: ResultTable, room: int) -> list[int]:
+    """Of the columns: as wide as their cells, but where there is no room, as few words wide as need be."""
+    columns = list(zip(table.head, *table.rows, strict=True))
+    widths = [max(map(cell_len, cells)) for cells in columns]
+    words = [max((cell_len(word) for cell in cells for word in cell.split()), default=0) for cells in columns]
+    while sum(widths) + 2 * len(widths) > room and widths != words:
+        widest = max((i for i in range(len(widths)) if widths[i] > words[i]), key=lambda i: widths[i])
+        widths[widest] -= 1
+    return widths
 
 
 # What the tables say ---------------------------------------------------------------------------------
@@ -134,7 +153,7 @@ def _title(experiment: Experiment, data: str) -> str:
 def _scores(
     title: str, experiment: Experiment, protocol: Protocol, lines: Sequence[Line], data: str, dim: int
 ) -> ResultTable:
-    methods = [line for line in lines if not ROWS[line.row].ablation]
+    methods = [line for line in lines if not ROWS[line.row].ablation] or lines
     marks: dict[tuple[int, int], Mark] = {}
     for column, score in ((1, "log_likelihood"), (3, "refined")):
         # The paper's marks compare methods; ablations explain one of them.
@@ -195,7 +214,7 @@ def _diagnostics(title: str, lines: Sequence[Line]) -> ResultTable:
             ROWS[line.row].title,
             _summary(line.gap),
             *(f"{ess:.1f}" for ess in line.ess),
-            *(f"{100 * share:.0f} %" for share in line.bad),
+            *("" if math.isnan(share) else f"{100 * share:.0f} %" for share in line.bad),
             "" if line.by_uncertainty is None else str(line.by_uncertainty),
             str(line.by_elbo),
             f"{line.parameters:,}",

@@ -1,0 +1,132 @@
+"""The page, the figure and the tables of times and true posteriors, from a small experiment that was really run."""
+
+import math
+
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+from experiments.grids import columns, pretend, protocol
+from pages import Content, check_in_browser, check_self_contained, needs_browser
+from scipy.stats import spearmanr
+
+from gpin.errors import InputError
+from gpin.experiments import page as pages
+from gpin.experiments.figures import uncertainty_figure
+from gpin.experiments.gathering import Gathered
+from gpin.experiments.page import compose
+from gpin.experiments.protocols import PROTOCOLS, Experiment
+from gpin.experiments.results import result_tables
+from gpin.experiments.store import Store
+from gpin.experiments.times import measure_times, read_times, write_times
+from gpin.experiments.work import work
+from gpin.report import plots
+
+PLANE = Experiment("plane", "A plane", ("digits",), {"small": ("gp-shared", "towers")}, {"small": (2,)}, grid=True)
+TABLE = Experiment("table", "A <table>", ("mnist",), {"small": ("vae", "gp", "gp-shared")}, {"small": (10,)})
+TIMES = Experiment(
+    "times",
+    "Times",
+    ("mnist",),
+    {"small": ("vae", "iaf-1", "gp-shared")},
+    {"small": ()},
+    trained=False,
+    time_dims=(50,),
+)
+SMALL = protocol(splits=1)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A plane that was trained, a table that was made up, and times that were measured."""
+    found = Store(tmp_path_factory.mktemp("store"))
+    work(found, [entry.job for entry in PLANE.entries(SMALL)])
+    for i, entry in enumerate(TABLE.entries(SMALL)):
+        pretend(found, entry.job, columns(i, uncertain=entry.row.startswith("gp")))
+    write_times(found, TIMES, SMALL, measure_times(TIMES, SMALL, lambda what: None))
+    return found
+
+
+@pytest.fixture(scope="module")
+def html(store):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "EXPERIMENTS", {one.name: one for one in (PLANE, TABLE, TIMES)})
+        return compose(store, SMALL).html()
+
+
+def test_the_page_has_every_table_and_the_figure(html):
+    check_self_contained(html)
+    content = Content(html)
+    assert content.count("h2") == 4  # three experiments, and how it was made
+    assert content.count("table") == 3 + 2 + 1  # with a grid one more, and one of times
+    assert content.count("img") == 1
+    assert "A &lt;table&gt;" in html
+    assert 'class="red"' in html
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1100, 390])
+def test_a_browser_shows_the_page(html, tmp_path, width):
+    check_in_browser(html, tmp_path, width, drawings=0)
+
+
+def test_an_empty_store_has_no_page(tmp_path):
+    with pytest.raises(InputError, match="has no result"):
+        compose(Store(tmp_path), PROTOCOLS["desk"])
+
+
+def test_the_plane_says_how_far_the_encoder_is_from_the_truth(store):
+    entries = PLANE.entries(SMALL)
+    tables, gathered = result_tables(PLANE, SMALL, store, entries)
+    scores = parquet.read_table(store.scores(entries[0].job)).to_pandas()
+    assert (scores.kl >= scores.best_kl - 1e-6).all()
+    row = next(row for row in tables[0].rows if row[0].startswith("GP, shared"))
+    rho = spearmanr(scores.uncertainty, scores.kl).statistic
+    assert row[4].startswith(f"{rho:.2f}".replace("-", "−"))
+    assert row[1] == f"{scores.kl.mean():.2f}"
+    assert gathered.correlation("towers", "digits", 2, "uncertainty", "kl") is None  # it has none
+    assert gathered.mean("gp-shared", "digits", 2, "kl - best_kl").mean == pytest.approx(
+        (scores.kl - scores.best_kl).mean()
+    )
+
+
+def test_the_figure_shows_six_instances_from_certain_to_uncertain(store):
+    figure = uncertainty_figure(store, PLANE.entries(SMALL), "gp-shared")
+    titles = [float(axes.get_title().split()[1]) for axes in figure.axes if axes.get_title()]
+    assert len(titles) == 6
+    assert titles == sorted(titles)
+    assert len(figure.axes) == 12
+    assert plots.png(figure).startswith(b"\x89PNG")
+    assert b"<svg" in plots.standalone_svg(figure)
+
+
+def test_a_figure_without_its_model_is_refused(store, tmp_path):
+    other, (entry, *_) = Store(tmp_path), PLANE.entries(SMALL)
+    with pytest.raises(InputError, match="no result of gp-shared"):
+        uncertainty_figure(other, [entry], "gp-shared")
+    pretend(other, entry.job, columns(uncertain=True))
+    with pytest.raises(InputError, match="no longer"):
+        uncertainty_figure(other, [entry], "gp-shared")
+
+
+def test_times_are_ratios_to_the_vae_beside_the_papers(store):
+    found = read_times(store, TIMES, SMALL)
+    (column,) = found["columns"]
+    assert list(column["rows"]) == ["vae", "iaf-1", "gp-shared"]
+    for row in column["rows"].values():
+        assert 0 < row["least"] <= row["ratio"] <= row["most"]
+        assert row["milliseconds"] > 0
+    (table,), _ = result_tables(TIMES, SMALL, store, [])
+    assert [row[4:] for row in table.rows] == [["3.6", "1.00"], ["4.8", "1.33"], ["", ""]]
+    assert read_times(Store(store.root / "nowhere"), TIMES, SMALL) is None
+
+
+def test_correlations_are_scipys(store):
+    entries = TABLE.entries(SMALL)
+    gathered = Gathered(store, entries)
+    scores = columns(1, uncertain=True)
+    gap = scores["refined_elbo"] - scores["elbo"]
+    line = next(line for line in gathered.lines("mnist", 10) if line.row == "gp")
+    assert line.by_uncertainty.rho == pytest.approx(spearmanr(scores["uncertainty"], gap).statistic)
+    assert line.by_elbo.rho == pytest.approx(spearmanr(-scores["elbo"], gap).statistic)
+    assert line.gap.mean == pytest.approx(np.mean(gap))
+    assert math.isnan(line.gap.std)
