@@ -13,7 +13,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from gpin.files import checksum
 
 __all__ = ["BEAT", "STALE", "lease", "leased"]
 
@@ -69,16 +71,26 @@ def leased(folder: Path, stale: float = STALE) -> bool:
     return path.exists() and not _dead(path, _read(path), stale)
 
 
+def _machine() -> str:
+    """The name of this machine, with what its processes are counted from: names alone can be the same."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{platform.node()} {boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return platform.node()
+
+
 def _process() -> dict[str, Any]:
-    return {"machine": platform.node(), "process": os.getpid(), "started": _started(os.getpid())}
+    return {"machine": _machine(), "process": os.getpid(), "started": _started(os.getpid())}
 
 
-def _started(process: int) -> str | None:
+def _started(process: Any) -> str | None:
     """When a process of this machine was started, in the system's own count; None where there is none such."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        state, *numbers = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
+    return None if state in "ZX" else numbers[18]  # a zombie is dead, though nobody has asked after it yet
 
 
 def _make(path: Path, content: dict[str, Any]) -> bool:
@@ -104,15 +116,21 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _dead(path: Path, content: dict[str, Any], stale: float) -> bool:
     """Whether the holder is gone: it was not heard of for long, or its process is no more."""
-    here = platform.system() == "Linux" and content.get("machine") == platform.node()
-    if here and _started(int(content.get("process", 0))) != content.get("started"):
+    here = platform.system() == "Linux" and content.get("machine") == _machine()
+    if here and _started(content.get("process")) != content.get("started"):
         return True
+    age = _age(path, "st_mtime")
+    return age is not None and age > stale
+
+
+def _age(path: Path, time: Literal["st_mtime", "st_ctime"]) -> float | None:
+    """Seconds since a file was touched, or linked, by the clock of its file system; None where that is not known."""
     clock = path.with_name(f".clock.{uuid.uuid4().hex}")
     try:
         clock.touch()
-        return clock.stat().st_mtime - path.stat().st_mtime > stale
+        return float(getattr(clock.stat(), time) - getattr(path.stat(), time))
     except OSError:
-        return False
+        return None
     finally:
         with suppress(OSError):
             clock.unlink()
@@ -123,16 +141,23 @@ def _take_over(path: Path, stale: float) -> bool:
     content = _read(path)
     if not _dead(path, content, stale):
         return False
-    aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    # Who makes this link may remove the lease, and nobody else. It is named after the dead holder, so that who comes
+    # late, when there is a new lease already, links to that one, sees it, and has disturbed nobody.
+    claim = path.with_name(f"{path.name}.{checksum(content)}")
     try:
-        os.rename(path, aside)
-    except OSError:  # somebody was faster
+        os.link(path, claim)
+    except FileExistsError:  # somebody was faster
+        age = _age(claim, "st_ctime")
+        if age is None or age <= stale:
+            return False
+        claim.unlink(missing_ok=True)  # and died on the way
+        return _take_over(path, stale)
+    except OSError:
         return False
     try:
-        if _read(aside) == content:
-            return True
-        with suppress(OSError):  # it was taken over and made anew in between: give it back
-            os.link(aside, path)
-        return False
+        if _read(claim) != content:
+            return False
+        path.unlink(missing_ok=True)
+        return True
     finally:
-        aside.unlink(missing_ok=True)
+        claim.unlink(missing_ok=True)
