@@ -66,7 +66,7 @@ def work(store: Store, jobs: Sequence[Job]) -> None:
         if store.result(job) is not None or store.failure(job) is not None:
             continue
         with store.lease(job, _taken_for_dead) as ours:
-            if not ours or store.result(job) is not None:
+            if not ours or store.result(job) is not None or store.failure(job) is not None:
                 continue
             try:
                 do(store, job)

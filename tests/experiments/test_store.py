@@ -1,0 +1,114 @@
+"""The store: what is done, failed or begun, and what is damaged."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from experiments.grids import columns, job, pretend
+from pyarrow import parquet
+
+from gpin.errors import InputError
+from gpin.experiments.store import Store
+
+
+def damages(content):
+    """The content, truncated in several places and with one bit changed in many others."""
+    places = random.Random(len(content))
+    yield from (content[:cut] for cut in (0, 1, len(content) // 2, len(content) - 1))
+    for place in {0, len(content) - 1, *(places.randrange(len(content)) for _ in range(40))}:
+        changed = bytearray(content)
+        changed[place] ^= 1 << places.randrange(8)
+        yield bytes(changed)
+    yield content + b"\0"
+
+
+def test_a_result_comes_back_as_it_was_written(tmp_path):
+    store, one, scores = Store(tmp_path / "new"), job(), columns(uncertain=True)
+    assert store.result(one) is None
+    assert store.state(one) == "waiting"
+    assert store.missing([one]) == [one]
+    assert not store.root.exists()
+    pretend(store, one, scores, validation=-3.25)
+    for reader in (store, Store(tmp_path / "new")):
+        assert reader.result(one)["validation_elbo"] == -3.25
+        assert reader.state(one) == "done"
+        assert reader.missing([one, job(split=1)]) == [job(split=1)]
+    table = parquet.read_table(store.scores(one)).to_pydict()
+    assert table.keys() == scores.keys()
+    assert all(np.array_equal(table[name], column) for name, column in scores.items())
+    content = json.loads((store.folder(one) / "job.json").read_text())
+    assert type(one).model_validate({name: content[name] for name in ("data", "settings", "scoring")}) == one
+
+
+@pytest.mark.parametrize("name", ["result.json", "instances.parquet"])
+def test_a_damaged_result_is_none(name, tmp_path):
+    store, one = Store(tmp_path), job()
+    pretend(store, one, columns())
+    path = store.folder(one) / name
+    content = path.read_bytes()
+    for damaged in damages(content):
+        path.write_bytes(damaged)
+        assert Store(tmp_path).result(one) is None
+        assert Store(tmp_path).state(one) == "waiting"
+    path.unlink()
+    assert Store(tmp_path).result(one) is None
+    path.mkdir()
+    assert Store(tmp_path).result(one) is None
+    path.rmdir()
+    path.write_bytes(content)
+    assert Store(tmp_path).state(one) == "done"
+
+
+def test_a_result_is_its_own_jobs(tmp_path):
+    store = Store(tmp_path)
+    pretend(store, job(split=0), columns(0))
+    pretend(store, job(split=1), columns(1))
+    other = (store.folder(job(split=1)) / "instances.parquet").read_bytes()
+    (store.folder(job(split=0)) / "instances.parquet").write_bytes(other)
+    assert Store(tmp_path).result(job(split=0)) is None
+    assert Store(tmp_path).result(job(split=1)) is not None
+
+
+def test_a_failure_is_kept_until_it_is_forgotten(tmp_path):
+    store, one = Store(tmp_path), job()
+    assert store.failure(one) is None
+    store.begin(one)
+    store.fail(one, "no luck — ä")
+    assert store.failure(one) == "no luck — ä"
+    assert store.state(one) == "failed"
+    assert store.failure(job(split=1)) is None
+    path = store.folder(one) / "failure.json"
+    content = path.read_bytes()
+    for damaged in damages(content):
+        path.write_bytes(damaged)
+        assert store.failure(one) is None
+        assert store.state(one) == "waiting"
+    path.write_bytes(content)
+    store.forget_failure(one)
+    store.forget_failure(one)
+    assert store.failure(one) is None
+    assert store.state(one) == "waiting"
+
+
+def test_the_state_is_what_matters_most(tmp_path):
+    store, one = Store(tmp_path), job()
+    with store.lease(one, lambda: None) as ours:
+        assert ours
+        assert store.state(one) == "running"
+        store.fail(one, "before")
+        assert store.state(one) == "running"
+        with Store(tmp_path).lease(one, lambda: None) as theirs:
+            assert not theirs
+        pretend(store, one, columns())
+        assert store.state(one) == "done"
+    assert store.state(one) == "done"
+    assert not store.running(one)
+
+
+def test_a_file_is_no_store(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file, and the store must be a folder"):
+        Store(tmp_path / "file")
+    with pytest.raises(InputError, match="the store must be a path, got 3"):
+        Store(3)
