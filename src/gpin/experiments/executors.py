@@ -37,8 +37,11 @@ def run_local(
         threads: Of each.
         watch: Called again and again while they work.
     """
+    _check(workers, threads)
     plan = write_plan(store, jobs)
-    command = [sys.executable, "-m", work_off.__module__, str(store.root), str(plan), str(threads), str(os.getpid())]
+    # -P: files of the folder one is in are nobody's modules.
+    command = [sys.executable, "-P", "-m", work_off.__module__, str(store.root), str(plan)]
+    command += [str(threads), str(os.getpid())]
     waiting = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": str(threads)}
     log = store.root / "workers.log"
     alive: list[subprocess.Popen[bytes]] = []
@@ -47,16 +50,17 @@ def run_local(
         with open(log, "ab") as output:
             while True:
                 ended = [process for process in alive if process.poll() is not None]
-                alive = [process for process in alive if process.poll() is None]
+                alive = [process for process in alive if process.returncode is None]
                 left = store.missing(jobs)
                 deaths = 0 if len(left) < done else deaths + sum(process.returncode != 0 for process in ended)
                 done = len(left)
                 if deaths > DEATHS:
                     raise TrainingError(f"{deaths} workers died in a row with nothing done: {log} may say why")
-                free = [job for job in left if store.failure(job) is None and not store.running(job)]
-                if not alive and not free and not any(store.running(job) for job in left):
+                left = [job for job in left if store.failure(job) is None]
+                free = [job for job in left if not store.running(job)]
+                if not alive and not left:
                     return
-                while len(alive) < min(workers, len(alive) + len(free)):
+                while free and len(alive) < min(workers, len(left)):
                     alive.append(
                         subprocess.Popen(
                             command,
@@ -98,6 +102,7 @@ def run_slurm(
         cluster: "local" runs the same on this machine, for tests; by default Slurm.
         options: More for submitit, such as {"timeout_min": 600, "slurm_partition": "gpu"}.
     """
+    _check(workers, threads)
     submitit = _package("submitit", "slurm")
     executor = submitit.AutoExecutor(folder=str((store.root / "slurm").resolve()), cluster=cluster)
     executor.update_parameters(name="gpin", cpus_per_task=threads, **{"timeout_min": 24 * 60, **(options or {})})
@@ -128,10 +133,14 @@ def run_ray(
         watch: Called again and again while they work.
         address: Of the cluster, such as "auto"; by default a cluster of this machine alone.
     """
+    _check(workers, threads)
     ray = _package("ray", "ray")
     plan = str(write_plan(store, jobs).resolve())
     ray.init(
-        address=address, num_cpus=None if address else workers * threads, log_to_driver=False, logging_level="ERROR"
+        address=address or "local",  # None would join a cluster that happens to run here
+        num_cpus=None if address else workers * threads,
+        log_to_driver=False,
+        logging_level="ERROR",
     )
     try:
         task = ray.remote(work_off).options(num_cpus=threads, max_retries=-1)
@@ -141,6 +150,12 @@ def run_ray(
             watch()
     finally:
         ray.shutdown()
+
+
+def _check(workers: int, threads: int) -> None:
+    for name, value in (("workers", workers), ("threads", threads)):
+        if value < 1:
+            raise InputError(f"the number of {name} must be at least 1, got {value}")
 
 
 def _package(name: str, extra: str) -> Any:
