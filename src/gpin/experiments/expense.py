@@ -60,8 +60,9 @@ class Expense:
 
     @property
     def seconds(self) -> float:
-        """All runs, shared among the workers."""
-        return sum(kind.runs * kind.run_seconds for kind in self.kinds) / self.workers
+        """All runs, shared among the workers; no less than the longest."""
+        shared = sum(kind.runs * kind.run_seconds for kind in self.kinds) / self.workers
+        return max([shared, *(kind.run_seconds for kind in self.kinds)])
 
     @property
     def runs(self) -> int:

@@ -24,7 +24,8 @@ HERE = "where method = $method and data = $data and dim = $dim"
 BY_SPLIT = f"""
     select split, avg(log_likelihood) as ll, avg(refined_log_likelihood) as refined, avg(elbo) as elbo,
            avg({GAP}) as gap, avg(ess) as ess, avg(refined_ess) as refined_ess,
-           avg((khat > 0.7)::int) as bad, avg((refined_khat > 0.7)::int) as refined_bad
+           avg((khat > 0.7)::int) filter (not isnan(khat)) as bad,
+           avg((refined_khat > 0.7)::int) filter (not isnan(refined_khat)) as refined_bad
     from scores {HERE} group by split order by split"""
 
 
@@ -42,7 +43,7 @@ class Line:
         elbo: The encoder's bound.
         gap: Refined ELBO − the encoder's: the amortization gap.
         ess: Mean effective samples, of both proposals.
-        bad: Share of instances with k̂ > 0.7, of both.
+        bad: Share of instances with k̂ > 0.7 among those where it is known, of both.
         difference: Of the log-likelihood to the baseline's on the same instances and splits.
         refined_difference: Likewise, by fitted proposals.
         splits_ahead: In how many splits the refined score is above the baseline's, and of how many.

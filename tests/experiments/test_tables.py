@@ -1,0 +1,248 @@
+"""Tables: their cells, their marks, and that every format says all of them."""
+
+import io
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from experiments.grids import columns, experiment, pretend, protocol
+from rich.cells import cell_len
+from rich.console import Console
+
+from gpin.experiments.gathering import Gathered
+from gpin.experiments.paper import PAPER
+from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS, ROWS
+from gpin.experiments.statistics import Summary, mark
+from gpin.experiments.store import Store
+from gpin.experiments.tables import FORMATS, ResultTable, likelihood_tables, show
+
+NASTY = ResultTable(
+    "50 % of {a} & b_c <i>",
+    ["", "x | y", "$ # ~ ^ \\"],
+    [["a & b | <b>", "−1.50 ± 0.25", "*"], ["k̂ > 0.7 {x}", "", "ρ Δ σ ‖ × – — …"]],
+    {(0, 1): "red", (1, 0): "blue"},
+    ["100 % & a_b | c, $5 {} ~ ^ \\"],
+)
+
+
+def console(width):
+    return Console(file=io.StringIO(), width=width, highlight=False, markup=False)
+
+
+def shown(table, width):
+    where = console(width)
+    show(table, where)
+    return where.file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """Those of all rows of a table of the paper with made-up scores: of one row a split is missing."""
+    store = Store(tmp_path_factory.mktemp("made"))
+    how = PROTOCOLS["desk"].model_copy(update={"splits": 3})
+    one = EXPERIMENTS["mnist"]
+    entries = one.entries(how, [10])
+    for i, entry in enumerate(entries):
+        if (entry.row, entry.split) == ("gp-shared", 2):
+            continue
+        shift = -1200.0 - 3.0 * list(ROWS).index(entry.row)
+        drawn = columns(i, uncertain=ROWS[entry.row].method == "gp")
+        scores = {name: column + shift * name.endswith(("likelihood", "elbo")) for name, column in drawn.items()}
+        pretend(store, entry.job, scores, parameters=1_234_567)
+    gathered = Gathered(store, entries)
+    return gathered.lines("mnist", 10), likelihood_tables(one, how, gathered)
+
+
+# What they say ---------------------------------------------------------------------------------------
+
+
+def test_the_cells_are_the_lines(tables):
+    lines, (scores, diagnostics) = tables
+    assert scores.title == "MNIST, d = 10"
+    assert [row[0] for row in diagnostics.rows] == [ROWS[line.row].title for line in lines]
+    for line, row in zip(lines, scores.rows, strict=True):
+        mean = f"{line.log_likelihood.mean:.2f} ± {line.log_likelihood.std:.2f}".replace("-", "−")
+        assert row[1] == mean
+        assert row[3] == f"{line.refined.mean:.2f} ± {line.refined.std:.2f}".replace("-", "−")
+        if line.row == "vae":
+            assert row[2] == row[4] == ""
+        else:
+            found = line.refined_difference
+            numbers = [float(text.replace("−", "-")) for text in re.findall(r"[+−][\d.]+", row[4])]
+            assert numbers == pytest.approx([found.mean, found.low, found.high], abs=0.005)
+            assert row[4].endswith(f"] {line.splits_ahead[0]}/{line.splits_ahead[1]}")
+    for line, row in zip(lines, diagnostics.rows, strict=True):
+        assert row[3] == f"{line.ess[1]:.1f}"
+        assert row[4] == f"{100 * line.bad[0]:.0f} %"
+        assert (row[6] == "") == (line.by_uncertainty is None)
+        assert row[7] == str(line.by_elbo)
+        assert row[8] == "1,234,567"
+    assert {line.row for line in lines if line.by_uncertainty is not None} == {
+        row for row in EXPERIMENTS["mnist"].rows["desk"] if ROWS[row].method == "gp"
+    }
+
+
+def test_a_row_that_lacks_runs_says_so_and_no_other(tables):
+    _, (scores, _) = tables
+    assert [row[0] for row in scores.rows if "runs)" in row[0]] == [
+        "GP, shared basis and trunk (default) (2 of 3 runs)"
+    ]
+
+
+def test_the_marks_are_the_t_tests_among_methods_and_the_papers_own(tables):
+    lines, (scores, diagnostics) = tables
+    for column, score in ((1, "log_likelihood"), (3, "refined")):
+        expected = mark({line.row: getattr(line, score) for line in lines if not ROWS[line.row].ablation})
+        found = {line.row: scores.marks.get((i, column), "") for i, line in enumerate(lines)}
+        assert found == {line.row: expected.get(line.row, "") for line in lines}
+        assert "red" in found.values()
+    for i, line in enumerate(lines):
+        theirs = PAPER.log_likelihood["mnist"][10].get(line.row)
+        assert scores.rows[i][5] == ("" if theirs is None else f"{theirs.mean:.1f} ± {theirs.std:.1f}")
+        assert scores.marks.get((i, 5), "") == PAPER.marks["mnist"][10].get(line.row, "")
+    assert diagnostics.marks == {}
+
+
+def test_what_is_like_the_best_is_blue(tmp_path):
+    store, how, one = Store(tmp_path), protocol(splits=4), experiment("vae", "gp", "hf-1", "vae-2x")
+    means = {"vae": 1.0, "gp": 1.01, "hf-1": -5.0, "vae-2x": 99.0}
+    for entry in one.entries(how):
+        value = np.full(40, means[entry.row] + 0.1 * entry.split)
+        pretend(store, entry.job, columns(log_likelihood=value, refined_log_likelihood=-value))
+    scores, _ = likelihood_tables(one, how, Gathered(store, one.entries(how)))
+    assert scores.marks == {(0, 1): "blue", (1, 1): "red", (2, 3): "red"}  # the ablation is not in it
+    summaries = {row: Summary.of([mean + 0.1 * split for split in range(4)]) for row, mean in means.items()}
+    assert mark({row: summaries[row] for row in ("vae", "gp", "hf-1")}) == {"vae": "blue", "gp": "red", "hf-1": ""}
+
+
+def test_notes_say_how_it_was_done_and_that_the_papers_numbers_are_of_another_protocol(tables):
+    _, (scores, _) = tables
+    notes = " ".join(scores.notes)
+    assert "K = 100 samples" in notes
+    assert "over 3 runs" in notes
+    assert "same 40 test instances" in notes
+    assert "not to be compared with ours" in notes
+
+
+def test_shares_that_are_not_known_are_left_out(tmp_path):
+    store, how, one = Store(tmp_path), protocol(splits=1), experiment("vae")
+    (entry,) = one.entries(how)
+    pretend(store, entry.job, columns(khat=np.full(40, np.nan)))
+    scores, diagnostics = likelihood_tables(one, how, Gathered(store, [entry]))
+    assert diagnostics.rows[0][4] == ""
+    assert diagnostics.rows[0][5].endswith(" %")
+    assert "±" not in scores.rows[0][1]
+    assert "over 1 run;" in scores.notes[0]
+
+
+def test_nothing_is_no_table(tmp_path):
+    how, one = protocol(), experiment("vae")
+    assert likelihood_tables(one, how, Gathered(Store(tmp_path), one.entries(how))) == []
+
+
+# How they are written --------------------------------------------------------------------------------
+
+
+def all_tables(tables):
+    return [*tables[1], NASTY]
+
+
+def test_markdown_has_a_cell_for_every_heading(tables):
+    for table in all_tables(tables):
+        lines = table.markdown().splitlines()
+        assert lines[0] == f"### {table.title}"
+        grid = [line for line in lines if line.startswith("|")]
+        assert len(grid) == len(table.rows) + 2
+        assert {len(re.findall(r"(?<!\\)\|", line)) for line in grid} == {len(table.head) + 1}
+        assert all(line == "" or line.startswith(("|", "#")) or line in table.notes for line in lines)
+    text = NASTY.markdown()
+    assert "| **−1.50 ± 0.25** |" in text
+    assert "*k̂ > 0.7 {x}*" in text
+
+
+LATEX = {
+    "backslash": r"\textbackslash{}",
+    "dollar": r"\$",
+    "hash": r"\#",
+    "percent": r"\%",
+    "ampersand": r"\&",
+    "underscore": r"\_",
+    "braces": r"\{a\}",
+    "tilde": r"\textasciitilde{}",
+    "caret": r"\textasciicircum{}",
+    "hat": r"$\hat k$",
+    "less": "$<$",
+}
+
+
+def test_latex_is_whole_and_its_own_signs_are_written_out(tables):
+    for table in all_tables(tables):
+        text = table.latex()
+        assert text.count(r"\begin{") == text.count(r"\end{") == 2
+        body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
+        rows = [line for line in body.splitlines() if line.endswith(r"\\")]
+        assert len(rows) == len(table.rows) + 1
+        assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {len(table.head) - 1}
+        plain = re.sub(r"\\[\\{}$&%#_|]", "", text)
+        assert plain.count("{") == plain.count("}")
+        assert plain.count("$") % 2 == 0
+        assert not re.search(r"[%#~^_]", plain)
+        if table is not NASTY:
+            assert text.isascii(), sorted(set(text) - set(map(chr, range(128))))
+    for what, code in LATEX.items():
+        assert code in NASTY.latex(), what
+    assert r"\textcolor{red}{$-$1.50 $\pm$ 0.25}" in NASTY.latex()
+
+
+class Cells(HTMLParser):
+    """The texts of a table's cells, row by row, and the tags that are open."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.open, self.tags = [], [], Counter()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags[tag] += 1
+        self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+
+def test_html_is_well_formed_and_has_every_cell(tables):
+    for table in all_tables(tables):
+        parser = Cells()
+        parser.feed(table.html())
+        assert parser.open == []
+        assert parser.rows == [list(table.head), *(list(row) for row in table.rows)]
+        assert parser.tags["p"] == len(table.notes)
+        assert parser.tags["i"] == parser.tags["b"] == 0
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_a_terminal_shows_every_word_of_every_cell(width, tables):
+    for table in tables[1]:
+        text = shown(table, width)
+        assert max(map(cell_len, text.splitlines())) <= width
+        assert "…" not in text
+        words = Counter(word for row in (table.head, *table.rows) for cell in row for word in cell.split())
+        missing = words - Counter(text.split())
+        assert not missing
+
+
+def test_the_formats_are_these():
+    assert {name: write(NASTY)[:3] for name, write in FORMATS.items()} == {
+        "markdown": "###",
+        "latex": r"\be",
+        "html": "<di",
+    }
