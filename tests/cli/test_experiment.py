@@ -1,0 +1,204 @@
+"""`gpin experiment`: run, status, table, and what they refuse."""
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from gpin.experiments.executors import EXECUTORS
+from gpin.experiments.jobs import Scoring
+from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS, Protocol
+from gpin.experiments.store import Store
+from gpin.experiments.work import work
+
+SMALL = Protocol(
+    name="desk",
+    epochs=1,
+    batch_size=50,
+    limit=100,
+    validation_limit=50,
+    splits=2,
+    initialisations=1,
+    scoring=Scoring(samples=25, instances=10),
+)
+ROWS = ["--rows", "vae,gp", "--latent-dim", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch, tmp_path):
+    monkeypatch.setitem(PROTOCOLS, "desk", SMALL)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Jobs are done in this process, without the seconds that a worker takes to start; returns what was asked for."""
+    asked = []
+
+    def run(store, jobs, workers, threads=1, watch=lambda: None, **options):
+        asked.append({"workers": workers, "threads": threads, **options})
+        watch()
+        work(store, jobs)
+
+    for name in EXECUTORS:
+        monkeypatch.setitem(EXECUTORS, name, run)
+    return asked
+
+
+def jobs(rows=("vae", "gp")):
+    return [entry.job for entry in EXPERIMENTS["digits"].entries(SMALL, [2], rows)]
+
+
+def test_run_then_status_then_table(gpin, tmp_path):
+    """With a worker of its own, as a user has it; and a file in the folder one is in is nobody's module."""
+    (tmp_path / "json.py").write_text("raise SystemExit('not this one')")
+    options = ["--rows", "vae", "--latent-dim", "2", "--store", "my store"]
+    before = gpin("experiment", "status", "digits", *options)
+    assert (before.code, before.err) == (0, "")
+    assert before.out == "digits, desk protocol, in my store: 0 done, 0 running, 0 failed, 2 waiting\n"
+    first = gpin("experiment", "run", "digits", *options, "--workers", "1")
+    assert (first.code, first.err) == (0, "")
+    assert first.out == "2 of 2 runs done in my store: gpin experiment table digits --store 'my store'\n"
+    paths = [path for path in (tmp_path / "my store").rglob("*") if path.is_file() and "plans" not in path.parts]
+    written = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
+    again = gpin("experiment", "run", "digits", *options, "--json")
+    assert (again.code, again.err) == (0, "")
+    assert json.loads(again.out) == {"runs": 2, "done": 2, "failed": {}, "store": "my store"}
+    assert written == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
+    status = gpin("experiment", "status", "digits", *options, "--json")
+    states = {f"digits d=2 vae, split {split}, start 0": "done" for split in range(2)}
+    assert json.loads(status.out) == {"store": "my store", "runs": states}
+    table = gpin("experiment", "table", "digits", *options)
+    assert (table.code, table.err) == (0, "")
+    assert "scikit-learn's digits, d = 2" in table.out
+    assert "VAE" in table.out
+
+
+def test_a_table_in_every_format(gpin, here, tmp_path):
+    done = gpin("experiment", "run", "digits", *ROWS)
+    assert (done.code, done.err) == (0, "")
+    assert done.out == "4 of 4 runs done in experiments: gpin experiment table digits\n"
+    assert here[0]["threads"] == 1
+    assert here[0]["workers"] >= 1
+    to_file = gpin("experiment", "table", "digits", *ROWS, "--format", "markdown", "-o", "new/digits.md")
+    assert (to_file.code, to_file.out, to_file.err) == (0, "wrote new/digits.md\n", "")
+    markdown = (tmp_path / "new" / "digits.md").read_text()
+    assert markdown.startswith("### scikit-learn's digits, d = 2\n")
+    assert "| GPVAE |" in markdown
+    printed = gpin("experiment", "table", "digits", *ROWS, "--format", "markdown")
+    assert printed.out == markdown + "\n"
+    assert r"\begin{tabular}" in gpin("experiment", "table", "digits", *ROWS, "--format", "latex").out
+    page = HTMLParser()
+    page.feed(gpin("experiment", "table", "digits", *ROWS, "--format", "html").out)
+    assert gpin("experiment", "table", "digits", *ROWS, "-o", "plain.md").code == 0
+    assert (tmp_path / "plain.md").read_text() == markdown
+
+
+def test_a_table_of_some_runs_says_that_it_is_one(gpin):
+    store = Store("experiments")
+    work(store, jobs()[:3])
+    said = gpin("experiment", "table", "digits", *ROWS, "--format", "markdown")
+    assert said.code == 0
+    assert said.err == "gpin: 3 of 4 runs are done; the rest is missing from the table\n"
+    assert "| GPVAE (1 of 2 runs) |" in said.out
+
+
+def test_a_table_of_nothing_says_what_to_do(gpin):
+    said = gpin("experiment", "table", "digits", "--protocol", "paper", "--store", "none")
+    assert (said.code, said.out) == (2, "")
+    assert said.one_line
+    assert "none has no result of digits yet: gpin experiment run digits --protocol paper --store none" in said.err
+
+
+def test_failures_are_told_and_tried_again(gpin, here, monkeypatch):
+    import gpin.experiments.work as working
+    from gpin.errors import InputError
+
+    do = working.do
+
+    def fail(store, job):
+        if job == jobs()[0]:
+            store.begin(job)
+            raise InputError("it does not work")
+        do(store, job)
+
+    monkeypatch.setattr(working, "do", fail)
+    said = gpin("experiment", "run", "digits", *ROWS, "--json")
+    assert said.code == 1
+    record = json.loads(said.out)
+    assert (record["runs"], record["done"]) == (4, 3)
+    assert record["failed"] == {"digits d=2 vae, split 0, start 0": "it does not work"}
+    assert said.err.splitlines() == [
+        "gpin: digits d=2 vae, split 0, start 0: it does not work",
+        "gpin: 1 of 4 runs are not done; the same command tries them again",
+    ]
+    status = gpin("experiment", "status", "digits", *ROWS)
+    assert status.out.splitlines() == [
+        "digits, desk protocol, in experiments: 3 done, 0 running, 1 failed, 0 waiting",
+        "  failed: digits d=2 vae, split 0, start 0: it does not work",
+    ]
+    monkeypatch.setattr(working, "do", do)
+    assert gpin("experiment", "run", "digits", *ROWS).code == 0
+    assert "4 done" in gpin("experiment", "status", "digits", *ROWS).out
+
+
+def test_a_dry_run_says_what_it_would_take_and_does_nothing(gpin, tmp_path):
+    said = gpin("experiment", "run", "digits", *ROWS, "--dry-run", "--json", "--workers", "2")
+    assert (said.code, said.err) == (0, "")
+    record = json.loads(said.out)
+    assert (record["runs"], record["workers"]) == (4, 2)
+    assert record["seconds"] > 0
+    assert record["memory_bytes"] > 2**26
+    assert [(kind["row"], kind["runs"]) for kind in record["kinds"]] == [("vae", 2), ("gp", 2)]
+    shown = gpin("experiment", "run", "digits", "--rows", "vae", "--latent-dim", "2", "--dry-run")
+    assert "2 runs, " in shown.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_executors_are_given_their_options(gpin, here):
+    command = ["experiment", "run", "digits", "--rows", "vae", "--latent-dim", "2"]
+    more = ["--slurm", "slurm_partition=gpu", "--slurm", "timeout_min=600", "--workers", "3", "--threads", "2"]
+    assert gpin(*command, "--executor", "slurm", *more).code == 0
+    assert here[-1]["options"] == {"slurm_partition": "gpu", "timeout_min": 600}
+    assert (here[-1]["workers"], here[-1]["threads"]) == (3, 2)
+    assert gpin(*command, "--executor", "ray", "--address", "auto").code == 0
+    assert here[-1]["address"] == "auto"
+
+
+@pytest.mark.parametrize("command", ["run", "status", "table"])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["mnits"], "there is no experiment 'mnits'"),
+        (["digits", "--rows", "vae,gpp"], "there is no row 'gpp'"),
+        (["digits", "--rows", ""], "there is no row ''"),
+        (["digits", "--latent-dim", "ten"], "--latent-dim must be positive whole numbers such as 10,50, got 'ten'"),
+        (["digits", "--latent-dim", "2,0"], "--latent-dim must be positive whole numbers"),
+        (["digits", "--latent-dim", "2,"], "--latent-dim must be positive whole numbers"),
+        (["digits", "--protocol", "none"], "none"),
+        (["digits", "--store", "file"], "file is a file, and the store must be a folder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_use_is_one_sentence(command, arguments, said, gpin, tmp_path):
+    (tmp_path / "file").write_text("")
+    found = gpin("experiment", command, *arguments)
+    assert (found.code, found.out) == (2, "")
+    assert found.one_line
+    assert said in found.err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--workers", "-1"], "workers must be at least 1, got -1"),
+        (["--threads", "0"], "threads must be at least 1, got 0"),
+        (["--executor", "slurm", "--slurm", "partition"], "--slurm takes key=value"),
+    ],
+)
+def test_run_refuses_what_it_cannot_do(arguments, said, gpin):
+    found = gpin("experiment", "run", "digits", *ROWS, *arguments)
+    assert (found.code, found.out) == (2, "")
+    assert found.one_line
+    assert said in found.err
