@@ -243,7 +243,8 @@ def test_there_are_no_more_workers_than_jobs(tmp_path, monkeypatch):
         looks.append(store.state(one))
         if len(looks) == 3:  # in place of the worker
             pretend(store, one, columns())
-            workers.started[0].kill()
+            for process in workers.started:
+                process.kill()
 
     run_local(store, [one], 3, watch=watch)
     assert looks[:3] == ["waiting"] * 3
