@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -69,6 +69,7 @@ class Protocol(Config):
         epochs: Of every training.
         batch_size: Of every step.
         learning_rate: Adam's.
+        schedule: Of the learning rate.
         limit: Training images, at most; none takes all.
         validation_limit: Validation images, at most.
         splits: Random splits of the data into training and validation part.
@@ -80,6 +81,7 @@ class Protocol(Config):
     epochs: int = Field(ge=1)
     batch_size: int = 128
     learning_rate: float = 5e-4
+    schedule: Literal["constant", "cosine"] = "constant"
     limit: int | None = None
     validation_limit: int | None = None
     splits: int = Field(ge=1)
@@ -103,6 +105,7 @@ class Protocol(Config):
                 "epochs": kind.longer * self.epochs,
                 "batch_size": self.batch_size,
                 "learning_rate": self.learning_rate,
+                "schedule": self.schedule,
                 "seed": 1000 * split + initialisation,
             },
         }
@@ -112,10 +115,13 @@ class Protocol(Config):
 
 PROTOCOLS = {
     "paper": Protocol(name="paper", epochs=2000, splits=10, initialisations=3),
+    # Few steps want a larger rate that ends at zero: with the paper's, constant, 1,200 of them end far from anywhere.
     "desk": Protocol(
         name="desk",
-        epochs=30,
-        limit=5000,
+        epochs=16,
+        learning_rate=2e-3,
+        schedule="cosine",
+        limit=10_000,
         validation_limit=1000,
         splits=3,
         initialisations=1,
