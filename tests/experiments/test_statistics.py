@@ -66,3 +66,9 @@ def test_the_papers_tables_are_whole():
     assert PAPER.dense_log_likelihood["omniglot"][50]["vlae-1"] == 644.0
     assert PAPER.dense_inference_time["mnist"][10]["gp"] == 5.7
     assert {len(column) for column in PAPER.inference_time.values()} == {10}
+
+
+def test_a_score_that_is_not_known_is_not_marked():
+    unknown = Summary(math.nan, math.nan, 1)
+    assert mark({"a": unknown, "b": Summary(1.0, 0.1, 3)}) == {"a": "", "b": "red"}
+    assert mark({"a": unknown}) == {"a": ""}

@@ -85,9 +85,10 @@ def run(
     import os
 
     from gpin.experiments.executors import EXECUTORS
+    from gpin.inputs import whole_number
 
     chosen = _chosen(name, protocol, store, latent_dim, rows)
-    count = workers or os.cpu_count() or 1
+    count = whole_number(os.cpu_count() or 1 if workers is None else workers, "workers")
     if dry_run:
         _say_expense(chosen, count, json)
         return
@@ -264,8 +265,8 @@ def _chosen(name: str, protocol: str, store: Path, latent_dim: str | None, rows:
     parts = None if latent_dim is None else [part.strip() for part in latent_dim.split(",")]
     if parts is not None and not all(part.isdecimal() and int(part) for part in parts):
         raise InputError(f"--latent-dim must be positive whole numbers such as 10,50, got {latent_dim!r}")
-    dims = None if parts is None else [int(part) for part in parts]
-    names = None if rows is None else [part.strip() for part in rows.split(",")]
+    dims = None if parts is None else list(dict.fromkeys(int(part) for part in parts))
+    names = None if rows is None else list(dict.fromkeys(part.strip() for part in rows.split(",")))
     return _Chosen(one, how, one.entries(how, dims, names), Store(store))
 
 

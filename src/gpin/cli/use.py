@@ -130,9 +130,9 @@ def encode(
 ) -> None:
     """Write what the encoder says of each instance, a row each.
 
-    The columns: row, from 0; mean_0, … and std_0, … of the latent code; uncertainty, uncertainty_f and uncertainty_h
-    (in all, of the mean, of the standard deviation; for methods that know); log_likelihood in the units of the model,
-    ess and khat.
+    The columns: row, from 0, and for a folder of pictures file; mean_0, … and std_0, … of the latent code; uncertainty,
+    uncertainty_f and uncertainty_h (in all, of the mean, of the standard deviation; for methods that know);
+    log_likelihood in the units of the model, ess and khat.
 
     Parameters
     ----------

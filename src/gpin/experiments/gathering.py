@@ -37,7 +37,8 @@ class Line:
 
     Attributes:
         row: The method.
-        wanted: Runs that there should be; `log_likelihood.runs` are there.
+        done: Trainings that are there, of all initialisations.
+        wanted: Trainings that there should be.
         log_likelihood: Mean over test instances, by proposals of the encoder.
         refined: Likewise, by proposals fitted to each instance: a score of the model alone.
         elbo: The encoder's bound.
@@ -54,6 +55,7 @@ class Line:
     """
 
     row: str
+    done: int
     wanted: int
     log_likelihood: Summary
     refined: Summary
@@ -153,11 +155,11 @@ class Gathered:
         if not self.done:
             return []
         mine = [entry for entry in self.entries if (entry.data, entry.latent_dim) == (data, latent_dim)]
-        wanted = {row: len({e.split for e in mine if e.row == row}) for row in dict.fromkeys(e.row for e in mine)}
-        lines = (self._line(row, data, latent_dim, count) for row, count in wanted.items())
+        rows = dict.fromkeys(entry.row for entry in mine)
+        lines = (self._line(row, data, latent_dim, [entry for entry in mine if entry.row == row]) for row in rows)
         return [line for line in lines if line is not None]
 
-    def _line(self, row: str, data: str, latent_dim: int, wanted: int) -> Line | None:
+    def _line(self, row: str, data: str, latent_dim: int, entries: Sequence[Entry]) -> Line | None:
         place = {"method": row, "data": data, "dim": latent_dim}
         splits = self._query(BY_SPLIT, place)
         if not len(splits["split"]):
@@ -170,7 +172,8 @@ class Gathered:
         assert by_elbo is not None  # every run has a bound
         return Line(
             row,
-            wanted,
+            done=sum(self.results[entry.job.identity] is not None for entry in entries),
+            wanted=len(entries),
             log_likelihood=Summary.of(splits["ll"]),
             refined=Summary.of(splits["refined"]),
             elbo=Summary.of(splits["elbo"]),

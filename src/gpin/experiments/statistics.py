@@ -53,10 +53,11 @@ def mark(column: Mapping[str, Summary]) -> dict[str, Mark]:
         >>> mark({"a": Summary(2.0, 0.1, 10), "b": Summary(1.99, 0.1, 10), "c": Summary(1.0, 0.1, 10)})
         {'a': 'red', 'b': 'blue', 'c': ''}
     """
-    best = max(column, key=lambda name: column[name].mean)
+    known = {name: summary for name, summary in column.items() if not math.isnan(summary.mean)}
+    best = max(known, key=lambda name: known[name].mean, default=None)
     marks: dict[str, Mark] = {}
     for name, summary in column.items():
-        alike = summary.p_value(column[best]) > SIGNIFICANCE
+        alike = best is not None and summary.p_value(column[best]) > SIGNIFICANCE
         marks[name] = "red" if name == best else "blue" if alike else ""
     return marks
 

@@ -166,7 +166,7 @@ def _scores(
             marks[i, 5] = paper[line.row][1]
     rows = [
         [
-            ROWS[line.row].title + (f" ({line.refined.runs} of {line.wanted} runs)" if _lacks(line) else ""),
+            ROWS[line.row].title + (f" ({line.done} of {line.wanted} runs)" if line.done < line.wanted else ""),
             _summary(line.log_likelihood),
             _difference(line.difference),
             _summary(line.refined),
@@ -261,10 +261,6 @@ def posterior_tables(gathered: Gathered) -> list[ResultTable]:
         if rows:
             tables.append(ResultTable(f"The true posterior, {data.upper()}, d = {dim}", head, rows, notes=notes))
     return tables
-
-
-def _lacks(line: Line) -> bool:
-    return line.refined.runs < line.wanted
 
 
 def _summary(found: Summary) -> str:

@@ -9,15 +9,13 @@ from pathlib import Path
 from gpin.data import DataSet, open_source, prepare
 from gpin.errors import InputError, TrainingError
 from gpin.files import as_path, write_record
-from gpin.runs.folder import FORMAT, VERSION, Run, environment, open_run
+from gpin.runs.folder import FORMAT, VERSION, Run, Tell, environment, open_run
 from gpin.runs.settings import RunSettings
 from gpin.training import Epoch, History, fit
 from gpin.training.processes import Processes
 from gpin.vae import VAE, build, load
 
 __all__ = ["train"]
-
-Tell = Callable[[str], None]
 
 
 def train(
