@@ -122,6 +122,7 @@ def test_celeba_takes_the_centred_square(folder, size):
         ("mnist", {"train-images-idx3-ubyte": idx(random_bytes(2, 3))[:-1]}, "should hold 2 × 3 bytes, it has 5"),
         ("mnist", {"train-images-idx3-ubyte": b"\x00\x00\x08\x03\x00"}, "ends within its header"),
         ("omniglot", {"omniglot28.npz": b"nothing"}, "not the expected npz file"),
+        ("omniglot", {}, "^omniglot28.npz is not in .*GPIN_DATA"),
         ("omniglot", {"chardata.mat": b"nothing"}, "not a readable MATLAB file"),
         ("omniglot", {"chardata.mat": mat(other=np.zeros(3))}, "no array 'data'"),
         ("cifar10", {"cifar-10-batches-bin/data_batch_1.bin": b"\x00" * 3074}, "whole number of records"),

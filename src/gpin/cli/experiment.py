@@ -42,7 +42,7 @@ STORE = Path("experiments")
 
 
 @experiment.command(
-    help_epilogue="Example: `gpin experiment run mnist --workers 2`, or with `--protocol paper --dry-run`"
+    sort_key=1, help_epilogue="Example: `gpin experiment run mnist --workers 2`, or with `--protocol paper --dry-run`"
 )
 def run(
     name: Name,
@@ -84,6 +84,7 @@ def run(
     """
     import os
 
+    from gpin.data import load_benchmark
     from gpin.experiments.executors import EXECUTORS
     from gpin.inputs import whole_number
 
@@ -98,6 +99,8 @@ def run(
         print(f"measured: gpin experiment table {name}{_flags(protocol, store)}")
         return
     jobs = [entry.job for entry in chosen.entries]
+    for data in dict.fromkeys(job.data for job in chosen.store.missing(jobs)):
+        load_benchmark(data)  # better said once now than by every worker
     for job in chosen.store.missing(jobs):
         chosen.store.forget_failure(job)
     with _watching(chosen) as watch:
@@ -115,7 +118,7 @@ def run(
         raise CheckError(f"{len(jobs) - done} of {len(jobs)} runs are not done; the same command tries them again")
 
 
-@experiment.command(help_epilogue="Example: `gpin experiment status mnist`")
+@experiment.command(sort_key=2, help_epilogue="Example: `gpin experiment status mnist`")
 def status(
     name: Name,
     /,
@@ -146,7 +149,7 @@ def status(
             print(f"  {states[str(entry)]}: {entry}" + (f": {reason}" if reason else ""))
 
 
-@experiment.command(help_epilogue="Example: `gpin experiment table mnist --format latex -o mnist.tex`")
+@experiment.command(sort_key=3, help_epilogue="Example: `gpin experiment table mnist --format latex -o mnist.tex`")
 def table(
     name: Name,
     /,
@@ -191,7 +194,7 @@ def table(
     _write(out, text.encode())
 
 
-@experiment.command(help_epilogue="Example: `gpin experiment figure uncertainty -o uncertainty.png`")
+@experiment.command(sort_key=4, help_epilogue="Example: `gpin experiment figure uncertainty -o uncertainty.png`")
 def figure(
     name: Name,
     /,
@@ -223,7 +226,7 @@ def figure(
     _write(out, plots.png(drawn) if out.suffix.lower() == ".png" else plots.standalone_svg(drawn))
 
 
-@experiment.command(help_epilogue="Example: `gpin experiment report -o experiments.html`")
+@experiment.command(sort_key=5, help_epilogue="Example: `gpin experiment report -o experiments.html`")
 def report(
     *,
     out: Out = Path("experiments.html"),

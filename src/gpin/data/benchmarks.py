@@ -168,8 +168,9 @@ def _omniglot(folder: Path) -> Images:
 
 
 def _npz(path: Path, names: tuple[str, ...]) -> list[np.ndarray]:
+    content = _content(path)
     try:
-        with np.load(io.BytesIO(_content(path)), allow_pickle=False) as arrays:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             return [arrays[name] for name in names]
     except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} is not the expected npz file: {' '.join(str(error).split())}") from None

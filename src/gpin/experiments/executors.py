@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gpin.data import data_folder
 from gpin.errors import InputError, TrainingError
 from gpin.experiments.jobs import Job
 from gpin.experiments.store import Store
@@ -141,6 +142,7 @@ def run_ray(
         num_cpus=None if address else workers * threads,
         log_to_driver=False,
         logging_level="ERROR",
+        runtime_env={"env_vars": {"GPIN_DATA": str(data_folder().resolve()), "OMP_NUM_THREADS": str(threads)}},
     )
     try:
         task = ray.remote(work_off).options(num_cpus=threads, max_retries=-1)
