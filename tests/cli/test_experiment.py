@@ -192,7 +192,7 @@ def test_wrong_use_is_one_sentence(command, arguments, said, gpin, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--workers", "-1"], "workers must be at least 1, got -1"),
+        (["--workers", "-1"], "workers must be a whole number of at least 1, got -1"),
         (["--threads", "0"], "threads must be at least 1, got 0"),
         (["--executor", "slurm", "--slurm", "partition"], "--slurm takes key=value"),
     ],
