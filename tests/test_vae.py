@@ -254,3 +254,13 @@ def test_preparing_in_batches_is_preparing_at_once():
     spread = (x - x.mean(0)).square().mean().item()
     assert whole.likelihood.variance.item() == pytest.approx(spread, rel=1e-4)
     assert parts.likelihood.variance.item() == pytest.approx(spread, rel=1e-4)
+
+
+@pytest.mark.parametrize(("rate", "covariances"), [(5e-4, 5e-3), (2e-3, 5e-3), (1e-2, 1e-2)])
+def test_variances_learn_faster_and_covariances_within_bounds(rate, covariances):
+    vae = gpin.build((4,), "gp", 2, seed=0)
+    rates = {id(p): group["lr"] for group in vae.parameter_groups(rate) for p in group["params"]}
+    found = {name: rates[id(p)] for name, p in vae.named_parameters()}
+    assert {found[name] for name in found if "log_std" in name or "log_diagonal" in name} == {covariances}
+    assert found["likelihood.log_variance"] == pytest.approx(20 * rate)
+    assert {found[name] for name in found if "decoder" in name} == {rate}

@@ -37,9 +37,6 @@ ArrayLike = Tensor | np.ndarray
 
 FORMAT = "gpin-vae"
 VERSION = 1
-FASTEST = 5e-3
-"""The largest learning rate of parameters that learn faster than the rest: covariances that follow the noise of single
-batches cost more than they bring (with 2e-2 ten nats on MNIST)."""
 
 
 class VAEConfig(Config):
@@ -232,14 +229,14 @@ class VAE(nn.Module):
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
         """Groups for an optimiser: a module may say in `learning_rate_factors` that some of its own
-        parameters learn faster, though not beyond FASTEST."""
-        groups: dict[float, list[nn.Parameter]] = {1.0: []}
+        parameters learn faster, and in `fastest` at which rate at most."""
+        groups: dict[float, list[nn.Parameter]] = {learning_rate: []}
         for module in self.modules():
-            factors = getattr(module, "learning_rate_factors", {})
+            factors, fastest = getattr(module, "learning_rate_factors", {}), getattr(module, "fastest", math.inf)
             for name, parameter in module.named_parameters(recurse=False):
-                groups.setdefault(factors.get(name, 1.0), []).append(parameter)
-        rates = {factor: max(learning_rate, min(factor * learning_rate, FASTEST)) for factor in groups}
-        return [{"params": params, "lr": rates[factor]} for factor, params in groups.items() if params]
+                rate = max(learning_rate, min(factors.get(name, 1.0) * learning_rate, fastest))
+                groups.setdefault(rate, []).append(parameter)
+        return [{"params": params, "lr": rate} for rate, params in groups.items() if params]
 
     def check(self, x: ArrayLike) -> Tensor:
         """X as a tensor of the model's dtype and device, or an error that names what is wrong with it."""
