@@ -58,7 +58,8 @@ def test_run_then_status_then_table(gpin, tmp_path):
     assert before.out == "digits, desk protocol, in my store: 0 done, 0 running, 0 failed, 2 waiting\n"
     first = gpin("experiment", "run", "digits", *options, "--workers", "1")
     assert (first.code, first.err) == (0, "")
-    assert first.out == "2 of 2 runs done in my store: gpin experiment table digits --store 'my store'\n"
+    table = "gpin experiment table digits --store 'my store' --latent-dim 2 --rows vae"
+    assert first.out == f"2 of 2 runs done in my store: {table}\n"
     paths = [path for path in (tmp_path / "my store").rglob("*") if path.is_file() and "plans" not in path.parts]
     written = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
     again = gpin("experiment", "run", "digits", *options, "--json")
@@ -77,7 +78,7 @@ def test_run_then_status_then_table(gpin, tmp_path):
 def test_a_table_in_every_format(gpin, here, tmp_path):
     done = gpin("experiment", "run", "digits", *ROWS)
     assert (done.code, done.err) == (0, "")
-    assert done.out == "4 of 4 runs done in experiments: gpin experiment table digits\n"
+    assert done.out == "4 of 4 runs done in experiments: gpin experiment table digits --latent-dim 2 --rows vae,gp\n"
     assert here[0]["threads"] == 1
     assert here[0]["workers"] >= 1
     to_file = gpin("experiment", "table", "digits", *ROWS, "--format", "markdown", "-o", "new/digits.md")
@@ -92,6 +93,11 @@ def test_a_table_in_every_format(gpin, here, tmp_path):
     page.feed(gpin("experiment", "table", "digits", *ROWS, "--format", "html").out)
     assert gpin("experiment", "table", "digits", *ROWS, "-o", "plain.md").code == 0
     assert (tmp_path / "plain.md").read_text() == markdown
+    assert gpin("experiment", "table", "digits", *ROWS, "-o", "plain.tex").code == 0
+    assert r"\begin{tabular}" in (tmp_path / "plain.tex").read_text()
+    for wrong in (["-o", "plain.txt"], ["-o", "plain.tex", "--format", "html"]):
+        said = gpin("experiment", "table", "digits", *ROWS, *wrong)
+        assert (said.code, said.one_line) == (2, True)
 
 
 def test_a_table_of_some_runs_says_that_it_is_one(gpin):
@@ -160,7 +166,11 @@ def test_executors_are_given_their_options(gpin, here):
     more = ["--slurm", "slurm_partition=gpu", "--slurm", "timeout_min=600", "--workers", "3", "--threads", "2"]
     assert gpin(*command, "--executor", "slurm", *more).code == 0
     assert here[-1]["options"] == {"slurm_partition": "gpu", "timeout_min": 600}
-    assert (here[-1]["workers"], here[-1]["threads"]) == (3, 2)
+    assert (here[-1]["workers"], here[-1]["threads"]) == (2, 2)  # no more workers than jobs
+    asked = len(here)
+    assert gpin(*command, "--executor", "ray", "--address", "auto").code == 0
+    assert len(here) == asked  # with nothing left to do nobody is asked
+    command[4] = "hf-1"
     assert gpin(*command, "--executor", "ray", "--address", "auto").code == 0
     assert here[-1]["address"] == "auto"
 

@@ -1,5 +1,7 @@
 """Gathered scores against the same by hand: made-up results, numpy and scipy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from experiments.grids import columns, experiment, pretend, protocol
@@ -65,19 +67,16 @@ def test_means_and_deviations_are_those_of_the_best_start_on_validation_data(row
 def test_the_difference_is_of_the_same_instances_and_splits(made):
     store, counts = made
     vae, gp = Gathered(store, entries("vae", "gp")).lines("digits", 2)
-    assert vae.difference is None
-    assert vae.refined_difference is None
-    assert vae.splits_ahead == (0, 0)
-    for found, name in ((gp.difference, "log_likelihood"), (gp.refined_difference, "refined_log_likelihood")):
-        expected = paired_difference(stacked(counts, "gp", name).mean(0), stacked(counts, "vae", name).mean(0))
-        assert (found.mean, found.stderr, found.low, found.high) == pytest.approx(
-            (expected.mean, expected.stderr, expected.low, expected.high)
-        )
-        assert found.instances == 40
-    ahead = stacked(counts, "gp", "refined_log_likelihood").mean(1) > stacked(
-        counts, "vae", "refined_log_likelihood"
-    ).mean(1)
-    assert gp.splits_ahead == (ahead.sum(), 3)
+    assert vae.differences == ()
+    for difference, name in zip(gp.differences, ("log_likelihood", "refined_log_likelihood"), strict=True):
+        ours, theirs = stacked(counts, "gp", name), stacked(counts, "vae", name)
+        for found, axis, count in ((difference.instances, 0, 40), (difference.splits, 1, 3)):
+            expected = paired_difference(ours.mean(axis), theirs.mean(axis))
+            assert (found.mean, found.stderr, found.low, found.high) == pytest.approx(
+                (expected.mean, expected.stderr, expected.low, expected.high)
+            )
+            assert found.instances == count
+        assert difference.ahead == (ours.mean(1) > theirs.mean(1)).sum()
 
 
 def test_correlations_are_scipys_mean_over_runs(made):
@@ -95,13 +94,18 @@ def test_correlations_are_scipys_mean_over_runs(made):
         assert line.by_elbo.rho == pytest.approx(rho(line.row, -stacked(counts, line.row, "elbo")))
 
 
-def test_sizes_and_times_are_means_over_the_runs_that_count(made):
+def test_sizes_are_means_over_the_runs_that_count(made):
     store, _ = made
-    chosen = [i + 1 for i, entry in enumerate(entries("vae", "gp")) if entry.initialisation == entry.split % 2]
     vae, gp = Gathered(store, entries("vae", "gp")).lines("digits", 2)
-    of_vae, of_gp = chosen[::2], chosen[1::2]
     assert (vae.parameters, gp.parameters) == (3, 2)
-    assert (vae.seconds, gp.seconds) == (np.mean(of_vae), np.mean(of_gp))
+
+
+def test_the_error_of_a_mean_is_the_root_of_the_sum_of_squares(made):
+    store, counts = made
+    vae, _ = Gathered(store, entries("vae", "gp")).lines("digits", 2)
+    for part, before in enumerate(("", "refined_")):
+        errors = stacked(counts, "vae", before + "mc_error")
+        assert vae.mc_error[part] == pytest.approx(np.mean(np.sqrt((errors**2).sum(1)) / 40))
 
 
 def test_a_difference_is_only_of_splits_that_have_both(tmp_path):
@@ -116,9 +120,30 @@ def test_a_difference_is_only_of_splits_that_have_both(tmp_path):
     for line in (vae, gp):
         assert (line.log_likelihood.runs, line.done, line.wanted) == (2, 2, 6)
     expected = paired_difference(*(scores[row, 1]["log_likelihood"] for row in ("gp", "vae")))
-    assert gp.difference.mean == pytest.approx(expected.mean)
-    assert gp.difference.low == pytest.approx(expected.low)
-    assert gp.splits_ahead[1] == 1
+    found = gp.differences[0]
+    assert found.instances.mean == pytest.approx(expected.mean)
+    assert found.instances.low == pytest.approx(expected.low)
+    assert found.splits.instances == 1
+
+
+def test_an_instance_without_a_score_does_not_take_the_rest_with_it(tmp_path):
+    store, (entry, *_) = Store(tmp_path), entries("gp")
+    scores = columns(3, uncertain=True)
+    scores["uncertainty"][5] = np.nan
+    pretend(store, entry.job, scores)
+    (line,) = Gathered(store, [entry]).lines("digits", 2)
+    rest = np.arange(40) != 5
+    gap = (scores["refined_elbo"] - scores["elbo"])[rest]
+    assert line.by_uncertainty.rho == pytest.approx(stats.spearmanr(scores["uncertainty"][rest], gap).statistic)
+
+
+def test_a_job_in_two_rows_counts_once_in_each(tmp_path):
+    store, (entry, *_) = Store(tmp_path), entries("gp")
+    pretend(store, entry.job, columns(3, uncertain=True))
+    found = Gathered(store, [entry, replace(entry, row="vae")])
+    assert [line.by_elbo.stderr for line in found.lines("digits", 2)] == [
+        Gathered(store, [entry]).lines("digits", 2)[0].by_elbo.stderr
+    ] * 2
 
 
 def test_each_column_has_its_own_results(tmp_path):

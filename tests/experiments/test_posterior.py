@@ -8,7 +8,7 @@ from linear_gaussian import LinearGaussian
 from torch.distributions import Independent, Normal, kl_divergence
 
 import gpin
-from gpin.experiments.posterior import best_gaussian_kl, grid_scores, kl_to_posterior, posteriors
+from gpin.experiments.posterior import Posterior, best_gaussian_kl, grid_scores, kl_to_posterior, posteriors
 
 
 def correlated(variance):
@@ -73,3 +73,14 @@ def test_scores_of_a_nonlinear_model_agree_with_importance_sampling(double):
     assert ((found["kl"] - (reference.values - sampled.elbo)).abs() < tolerance).all()
     assert (found["best_kl"] > -1e-6).all()
     assert (found["best_kl"] <= found["kl"] + 1e-6).all()
+
+
+def test_the_best_gaussian_of_two_modes_takes_one_of_them():
+    """Equal modes far apart: a Gaussian on one of them is log 2 from the whole, and one over both is much farther."""
+    ticks = torch.arange(-2.5, 2.5, 0.02, dtype=torch.float64)
+    points = torch.cartesian_prod(ticks, ticks)
+    modes = torch.stack([((points - torch.tensor([at, 0.0])) / 0.1).square().sum(-1) for at in (-1.5, 1.5)])
+    log_joint = torch.logsumexp(-modes / 2, 0)
+    kept = log_joint > -30
+    found = best_gaussian_kl(Posterior(points[kept], log_joint[kept], 0.02))
+    assert found == pytest.approx(math.log(2), abs=1e-3)

@@ -82,7 +82,7 @@ def test_identities_are_what_they_were():
     assert [first["mnist"].job.identity, first["celeba"].job.identity, last.job.identity] == IDENTITIES
 
 
-IDENTITIES = ["7d015720e9caaed3", "1f41fef393525670", "3b30e30a559588fa"]
+IDENTITIES = ["7aa793e5f13f552d", "b392af05815ebe8e", "aae250b8cd1c798a"]
 
 
 @pytest.mark.parametrize("name", ROWS)

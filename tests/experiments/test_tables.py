@@ -59,23 +59,25 @@ def tables(tmp_path_factory):
 
 
 def test_the_cells_are_the_lines(tables):
-    lines, (scores, diagnostics) = tables
+    lines, (scores, differences, diagnostics) = tables
     assert scores.title == "MNIST, d = 10"
     assert [row[0] for row in diagnostics.rows] == [ROWS[line.row].title for line in lines]
     for line, row in zip(lines, scores.rows, strict=True):
         mean = f"{line.log_likelihood.mean:.2f} ± {line.log_likelihood.std:.2f}".replace("-", "−")
         assert row[1] == mean
-        assert row[3] == f"{line.refined.mean:.2f} ± {line.refined.std:.2f}".replace("-", "−")
-        if line.row == "vae":
-            assert row[2] == row[4] == ""
-        else:
-            found = line.refined_difference
-            numbers = [float(text.replace("−", "-")) for text in re.findall(r"[+−][\d.]+", row[4])]
-            assert numbers == pytest.approx([found.mean, found.low, found.high], abs=0.005)
-            assert row[4].endswith(f"] {line.splits_ahead[0]}/{line.splits_ahead[1]}")
+        assert row[2] == f"{line.refined.mean:.2f} ± {line.refined.std:.2f}".replace("-", "−")
+    assert [row[0] for row in differences.rows] == [ROWS[line.row].title for line in lines if line.row != "vae"]
+    for line, row in zip(lines[1:], differences.rows, strict=True):
+        for found, cells in zip(line.differences, (row[1:4], row[4:7]), strict=True):
+            numbers = [float(text.replace("−", "-")) for text in re.findall(r"[+−][\d.]+", " ".join(cells))]
+            expected = [found.instances.mean, found.instances.low, found.instances.high]
+            expected += [found.splits.low, found.splits.high]
+            assert numbers == pytest.approx(expected, abs=0.005)
+            assert cells[2].endswith(f"] {found.ahead}/{found.splits.instances}")
     for line, row in zip(lines, diagnostics.rows, strict=True):
-        assert row[3] == f"{line.ess[1]:.1f}"
-        assert row[4] == f"{100 * line.bad[0]:.0f} %"
+        assert row[3] == f"{line.ess[0]:.1f} / {line.ess[1]:.1f}"
+        assert row[4] == f"{100 * line.bad[0]:.0f} % / {100 * line.bad[1]:.0f} %"
+        assert row[5] == f"{line.mc_error[0]:.2f} / {line.mc_error[1]:.2f}"
         assert (row[6] == "") == (line.by_uncertainty is None)
         assert row[7] == str(line.by_elbo)
         assert row[8] == "1,234,567"
@@ -85,23 +87,23 @@ def test_the_cells_are_the_lines(tables):
 
 
 def test_a_row_that_lacks_runs_says_so_and_no_other(tables):
-    _, (scores, _) = tables
+    _, (scores, *_) = tables
     assert [row[0] for row in scores.rows if "runs)" in row[0]] == [
         "GP, shared basis and trunk (default) (2 of 3 runs)"
     ]
 
 
 def test_the_marks_are_the_t_tests_among_methods_and_the_papers_own(tables):
-    lines, (scores, diagnostics) = tables
-    for column, score in ((1, "log_likelihood"), (3, "refined")):
+    lines, (scores, _, diagnostics) = tables
+    for column, score in ((1, "log_likelihood"), (2, "refined")):
         expected = mark({line.row: getattr(line, score) for line in lines if not ROWS[line.row].ablation})
         found = {line.row: scores.marks.get((i, column), "") for i, line in enumerate(lines)}
         assert found == {line.row: expected.get(line.row, "") for line in lines}
         assert "red" in found.values()
     for i, line in enumerate(lines):
         theirs = PAPER.log_likelihood["mnist"][10].get(line.row)
-        assert scores.rows[i][5] == ("" if theirs is None else f"{theirs.mean:.1f} ± {theirs.std:.1f}")
-        assert scores.marks.get((i, 5), "") == PAPER.marks["mnist"][10].get(line.row, "")
+        assert scores.rows[i][3] == ("" if theirs is None else f"{theirs.mean:.1f} ± {theirs.std:.1f}")
+        assert scores.marks.get((i, 3), "") == PAPER.marks["mnist"][10].get(line.row, "")
     assert diagnostics.marks == {}
 
 
@@ -111,15 +113,15 @@ def test_what_is_like_the_best_is_blue(tmp_path):
     for entry in one.entries(how):
         value = np.full(40, means[entry.row] + 0.1 * entry.split)
         pretend(store, entry.job, columns(log_likelihood=value, refined_log_likelihood=-value))
-    scores, _ = likelihood_tables(one, how, Gathered(store, one.entries(how)))
-    assert scores.marks == {(0, 1): "blue", (1, 1): "red", (2, 3): "red"}  # the ablation is not in it
+    scores, *_ = likelihood_tables(one, how, Gathered(store, one.entries(how)))
+    assert scores.marks == {(0, 1): "blue", (1, 1): "red", (2, 2): "red"}  # the ablation is not in it
     summaries = {row: Summary.of([mean + 0.1 * split for split in range(4)]) for row, mean in means.items()}
     assert mark({row: summaries[row] for row in ("vae", "gp", "hf-1")}) == {"vae": "blue", "gp": "red", "hf-1": ""}
 
 
 def test_notes_say_how_it_was_done_and_that_the_papers_numbers_are_of_another_protocol(tables):
-    _, (scores, _) = tables
-    notes = " ".join(scores.notes)
+    _, (scores, differences, _) = tables
+    notes = " ".join([*scores.notes, *differences.notes])
     assert "K = 100 samples" in notes
     assert "over 3 runs" in notes
     assert "same 40 test instances" in notes
@@ -131,10 +133,10 @@ def test_shares_that_are_not_known_are_left_out(tmp_path):
     (entry,) = one.entries(how)
     pretend(store, entry.job, columns(khat=np.full(40, np.nan)))
     scores, diagnostics = likelihood_tables(one, how, Gathered(store, [entry]))
-    assert diagnostics.rows[0][4] == ""
-    assert diagnostics.rows[0][5].endswith(" %")
+    assert re.fullmatch(r"\? / \d+ %", diagnostics.rows[0][4])
+    assert scores.marks == {}  # one run can be compared with nothing
     assert "±" not in scores.rows[0][1]
-    assert "over 1 run;" in scores.notes[0]
+    assert "over 1 run." in scores.notes[0]
 
 
 def test_nothing_is_no_table(tmp_path):

@@ -62,12 +62,22 @@ def test_what_is_done_failed_or_in_other_hands_is_left_alone(tmp_path, monkeypat
     (store.folder(jobs["damaged"]) / SCORES).write_bytes(b"")
     store.begin(jobs["failed"])
     store.fail(jobs["failed"], "before")
-    monkeypatch.setattr(working, "do", lambda store, one: did.append(one))
+
+    def do(store, one):
+        did.append(one)
+        pretend(store, one, columns())
+
+    monkeypatch.setattr(working, "do", do)
+    monkeypatch.setattr(working, "BEAT", 0.05)
+    worker = threading.Thread(target=work, args=(Store(tmp_path), list(jobs.values())), daemon=True)
     with store.lease(jobs["held"], lambda: None):
-        work(Store(tmp_path), list(jobs.values()))
-    assert did == [jobs["free"], jobs["damaged"]]
-    assert not store.running(jobs["free"])
-    work(Store(tmp_path), [jobs["held"]])
+        worker.start()
+        worker.join(1.5)
+        assert did == [jobs["free"], jobs["damaged"]]
+        assert not store.running(jobs["free"])
+        assert worker.is_alive()  # for who holds the rest may die
+    worker.join(30)
+    assert not worker.is_alive()
     assert did[2:] == [jobs["held"]]
 
 

@@ -85,33 +85,43 @@ def run(
     import os
 
     from gpin.data import load_benchmark
+    from gpin.errors import InputError
     from gpin.experiments.executors import EXECUTORS
     from gpin.inputs import whole_number
 
     chosen = _chosen(name, protocol, store, latent_dim, rows)
     count = whole_number(os.cpu_count() or 1 if workers is None else workers, "workers")
-    if dry_run:
-        _say_expense(chosen, count, json)
-        return
-    if chosen.experiment.time_dims:
-        _measure_times(chosen)
+    if address is not None and executor != "ray":
+        raise InputError("--address is that of a Ray cluster: it goes with --executor ray")
+    if slurm and executor != "slurm":
+        raise InputError("--slurm is for Slurm: it goes with --executor slurm")
+    again = f"gpin experiment table {name}{_flags(protocol, store, latent_dim, rows)}"
     if not chosen.experiment.trained:
-        print(f"measured: gpin experiment table {name}{_flags(protocol, store)}")
+        _only_timed(chosen, name, dry_run or rows is not None or latent_dim is not None)
+        print_json({"measured": True, "store": str(store)}) if json else print(f"measured: {again}")
         return
     jobs = [entry.job for entry in chosen.entries]
-    for data in dict.fromkeys(job.data for job in chosen.store.missing(jobs)):
-        load_benchmark(data)  # better said once now than by every worker
-    for job in chosen.store.missing(jobs):
-        chosen.store.forget_failure(job)
-    with _watching(chosen) as watch:
-        EXECUTORS[executor](chosen.store, jobs, count, threads, watch, address=address, options=_options(slurm or []))
+    missing = chosen.store.missing(jobs)
+    if dry_run:
+        _say_expense(chosen, [entry for entry in chosen.entries if entry.job in missing], count, json)
+        return
+    if missing:
+        for data in dict.fromkeys(job.data for job in missing):
+            load_benchmark(data)  # better said once now than by every worker
+        if chosen.experiment.time_dims:
+            _measure_times(chosen)
+        for job in missing:
+            chosen.store.forget_failure(job)
+        with _watching(chosen) as watch:
+            options: dict[str, Any] = {"address": address, "options": _options(slurm or [])}
+            EXECUTORS[executor](chosen.store, jobs, min(count, len(missing)), threads, watch, **options)
     failed = {str(entry): chosen.store.failure(entry.job) for entry in chosen.entries}
     reasons = {entry: reason for entry, reason in failed.items() if reason is not None}
     done = len(jobs) - len(chosen.store.missing(jobs))
     if json:
         print_json({"runs": len(jobs), "done": done, "failed": reasons, "store": str(store)})
     else:
-        print(f"{done} of {len(jobs)} runs done in {store}: gpin experiment table {name}{_flags(protocol, store)}")
+        print(f"{done} of {len(jobs)} runs done in {store}: {again}")
     for entry, reason in reasons.items():
         tell(f"{entry}: {reason}")
     if done < len(jobs):
@@ -158,7 +168,7 @@ def table(
     store: StoreFolder = STORE,
     latent_dim: LatentDims = None,
     rows: RowNames = None,
-    format: Literal["terminal", "markdown", "latex", "html"] = "terminal",  # noqa: A002
+    format: Literal["markdown", "latex", "html"] | None = None,  # noqa: A002
     out: Out | None = None,
 ) -> None:
     """The table of an experiment, from what is done so far, with the paper's own numbers beside ours.
@@ -166,7 +176,7 @@ def table(
     Parameters
     ----------
     format
-        How it is written.
+        How it is written; by default as the ending of the file says, or for a terminal.
     out
         The file to write; by default it is printed.
     """
@@ -177,17 +187,15 @@ def table(
     chosen = _chosen(name, protocol, store, latent_dim, rows)
     tables, gathered = result_tables(chosen.experiment, chosen.protocol, chosen.store, chosen.entries)
     if not tables:
-        raise InputError(f"{store} has no result of {name} yet: gpin experiment run {name}{_flags(protocol, store)}")
+        again = f"gpin experiment run {name}{_flags(protocol, store, latent_dim, rows)}"
+        raise InputError(f"{store} has no result of {name} yet: {again}")
     if gathered.done < len(chosen.entries):
         tell(f"{gathered.done} of {len(chosen.entries)} runs are done; the rest is missing from the table")
-    for data, found in gathered.fingerprints.items():
-        if len(found) > 1:
-            tell(f"the runs on {data} did not all have the same images: their fingerprints differ")
-    if format == "terminal" and out is None:
+    if format is None and out is None:
         for one in tables:
             show(one, console())
         return
-    text = "\n".join(FORMATS["markdown" if format == "terminal" else format](one) for one in tables)
+    text = "\n".join(FORMATS[_format(format, out)](one) for one in tables)
     if out is None:
         print(text)
         return
@@ -294,11 +302,41 @@ def _write(out: Path, content: bytes) -> None:
     print(f"wrote {out}")
 
 
-def _flags(protocol: str, store: Path) -> str:
-    """What must be typed to say the same again."""
-    return (f" --protocol {protocol}" if protocol != "desk" else "") + (
-        f" --store {quoted(store)}" if store != STORE else ""
-    )
+def _flags(protocol: str, store: Path, latent_dim: str | None, rows: str | None) -> str:
+    """What must be typed to say the same again.
+
+    Example:
+        >>> _flags("desk", Path("my results"), None, "vae,gp")
+        " --store 'my results' --rows vae,gp"
+    """
+    given = {
+        "--protocol": protocol if protocol != "desk" else None,
+        "--store": store if store != STORE else None,
+        "--latent-dim": latent_dim,
+        "--rows": rows,
+    }
+    return "".join(f" {name} {quoted(value)}" for name, value in given.items() if value is not None)
+
+
+def _format(asked: str | None, out: Path | None) -> str:
+    """How a table is written: as asked, or as the ending of its file says."""
+    from gpin.errors import InputError
+
+    endings = {".md": "markdown", ".tex": "latex", ".html": "html"}
+    ending = None if out is None else endings.get(out.suffix.lower())
+    if asked is None and ending is None:
+        raise InputError(f"how is {out} to be written? Its name may end in {', '.join(endings)}, or say --format")
+    if asked is not None and ending not in (None, asked):
+        raise InputError(f"{out} would not hold {asked}: leave out --format, or choose another ending")
+    return asked or ending or ""
+
+
+def _only_timed(chosen: _Chosen, name: str, otherwise: bool) -> None:
+    from gpin.errors import InputError
+
+    if otherwise:
+        raise InputError(f"{name} trains nothing and has its own rows: it takes no --rows, --latent-dim or --dry-run")
+    _measure_times(chosen)
 
 
 def _options(pairs: list[str]) -> dict[str, Any]:
@@ -334,13 +372,13 @@ def _watching(chosen: _Chosen) -> Iterator[Callable[[], None]]:
         yield watch
 
 
-def _say_expense(chosen: _Chosen, workers: int, json: bool) -> None:
+def _say_expense(chosen: _Chosen, entries: "list[Entry]", workers: int, json: bool) -> None:
     from gpin.experiments.expense import expense
     from gpin.experiments.tables import show
 
     if on_terminal():
         print("measuring a step of every method …", file=sys.stderr)
-    found = expense(chosen.entries, workers)
+    found = expense(entries, workers)
     if json:
         print_json(found.record())
     else:

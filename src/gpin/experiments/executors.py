@@ -4,6 +4,7 @@ All of them run `gpin.experiments.work.work_off`, and what one has begun another
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +21,10 @@ __all__ = ["EXECUTORS", "run_local", "run_ray", "run_slurm"]
 
 DEATHS = 3
 """Workers that may die in a row without a job being done before the driver gives up."""
+RETRIES = 100
+"""How often Ray starts a worker that died again."""
+PATIENCE = 20.0
+"""Seconds that a worker has to end when it is told to."""
 POLL = 0.5
 """Seconds between two looks at the workers."""
 
@@ -78,7 +83,11 @@ def run_local(
         for process in alive:
             process.terminate()
         for process in alive:
-            process.wait()
+            try:
+                process.wait(timeout=PATIENCE)
+            except subprocess.TimeoutExpired:  # it can lose nothing
+                process.kill()
+                process.wait()
 
 
 def run_slurm(
@@ -105,13 +114,18 @@ def run_slurm(
     """
     _check(workers, threads)
     submitit = _package("submitit", "slurm")
-    executor = submitit.AutoExecutor(folder=str((store.root / "slurm").resolve()), cluster=cluster)
+    if cluster is None and shutil.which("srun") is None:
+        raise InputError("there is no Slurm here: srun is not found; --executor local runs on this machine")
+    executor = submitit.AutoExecutor(folder=str((store.root / "slurm").resolve()), cluster=cluster or "slurm")
     executor.update_parameters(name="gpin", cpus_per_task=threads, **{"timeout_min": 24 * 60, **(options or {})})
     plan = str(write_plan(store, jobs).resolve())
     submitted = executor.map_array(work_off, *zip(*[(str(store.root.resolve()), plan, threads)] * workers, strict=True))
     while not all(task.done() for task in submitted):
         watch()
         time.sleep(POLL)
+    for task in submitted:
+        if (error := task.exception()) is not None:
+            raise TrainingError(f"a worker has failed: {str(error).strip().splitlines()[-1]}")
 
 
 def run_ray(
@@ -145,11 +159,15 @@ def run_ray(
         runtime_env={"env_vars": {"GPIN_DATA": str(data_folder().resolve()), "OMP_NUM_THREADS": str(threads)}},
     )
     try:
-        task = ray.remote(work_off).options(num_cpus=threads, max_retries=-1)
+        task = ray.remote(work_off).options(num_cpus=threads, max_retries=RETRIES)
         waiting = [task.remote(str(store.root.resolve()), plan, threads) for _ in range(workers)]
         while waiting:
-            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=POLL)
+            ended, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=POLL)
             watch()
+            try:
+                ray.get(ended)
+            except ray.exceptions.RayError as error:
+                raise TrainingError(f"a worker has failed: {str(error).strip().splitlines()[-1]}") from None
     finally:
         ray.shutdown()
 

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import torch
 
 from gpin.data import BENCHMARKS, split_rows
 from gpin.experiments.jobs import Job
+from gpin.experiments.posterior import grid_scores
 from gpin.experiments.protocols import ROWS, Entry
 from gpin.experiments.tables import ResultTable
 from gpin.vae import VAE, build
@@ -51,7 +53,7 @@ class Expense:
     Attributes:
         kinds: Of runs.
         workers: At a time.
-        memory: Peak of this process while it measured, bytes: a worker's, but for the data.
+        memory: Peak of this process while it measured, bytes: a worker's needs more for data and scores.
     """
 
     kinds: Sequence[Kind]
@@ -95,7 +97,7 @@ class Expense:
         ]
         notes = [
             f"{self.runs:,} runs, {_duration(self.seconds)} with {self.workers} workers of one thread at the speed "
-            f"just measured on this machine; {self.memory / 2**20:,.0f} MB a worker beside the data."
+            f"just measured on this machine. {self.memory / 2**20:,.0f} MB to train; data and scores come on top."
         ]
         return ResultTable(title, ["", "runs", "parameters", "a step", "a run", "all runs"], rows, notes=notes)
 
@@ -122,15 +124,32 @@ def _kind(same: Sequence[Entry]) -> Kind:
     x = torch.rand(training.batch_size, *shape, generator=torch.Generator().manual_seed(0))
     vae.prepare([x])
     train, validation, test = _counts(job)
-    step = _step_seconds(vae, x, training.learning_rate)
+    batches = math.ceil(train / training.batch_size), math.ceil(validation / training.batch_size)
+    stages = vae.inference.stages()
+    shares = sum(stage.share for stage in stages)
+    step = epoch = 0.0
+    for i, stage in enumerate(stages):  # a recursive mixture grows
+        vae.inference.begin_stage(i)
+        own, check = _step_seconds(vae, x, training.learning_rate), _check_seconds(vae, x)
+        step += own * stage.share / shares
+        epoch += (batches[0] * own + batches[1] * check) * stage.share / shares
+    run = training.epochs * epoch + test * _point_seconds(vae, x[:POINTS], job)
+    return Kind(entry.row, entry.data, entry.latent_dim, len(same), _size(vae), step, run)
+
+
+def _check_seconds(vae: VAE, x: torch.Tensor) -> float:
     vae.eval()
     with torch.no_grad():
-        check = _seconds(lambda: vae.elbo(x))
-        few = x[:POINTS]
-        point = sum(_seconds(lambda p=p: vae.log_likelihood(few, job.scoring.samples, p)) for p in PROPOSALS) / POINTS
-    batches = math.ceil(train / training.batch_size), math.ceil(validation / training.batch_size)
-    run = training.epochs * (batches[0] * step + batches[1] * check) + test * point
-    return Kind(entry.row, entry.data, entry.latent_dim, len(same), _size(vae), step, run)
+        return _seconds(lambda: vae.elbo(x))
+
+
+def _point_seconds(vae: VAE, x: torch.Tensor, job: Job) -> float:
+    """To score an instance."""
+    vae.eval()
+    taken = sum(_seconds(lambda p=p: vae.log_likelihood(x, job.scoring.samples, p)) for p in PROPOSALS)
+    if job.scoring.grid:
+        taken += _seconds(lambda: grid_scores(vae, x))
+    return taken / len(x)
 
 
 PROPOSALS = ("encoder", "refined")
@@ -174,7 +193,8 @@ def _peak_memory() -> int:
         import resource
     except ModuleNotFoundError:  # not on Windows
         return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # bytes there, kilobytes elsewhere
 
 
 def _duration(seconds: float) -> str:

@@ -24,9 +24,25 @@ HERE = "where method = $method and data = $data and dim = $dim"
 BY_SPLIT = f"""
     select split, avg(log_likelihood) as ll, avg(refined_log_likelihood) as refined, avg(elbo) as elbo,
            avg({GAP}) as gap, avg(ess) as ess, avg(refined_ess) as refined_ess,
+           sqrt(sum(mc_error ** 2)) / count(*) as error, sqrt(sum(refined_mc_error ** 2)) / count(*) as refined_error,
            avg((khat > 0.7)::int) filter (not isnan(khat)) as bad,
            avg((refined_khat > 0.7)::int) filter (not isnan(refined_khat)) as refined_bad
     from scores {HERE} group by split order by split"""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much a method is ahead of the baseline.
+
+    Attributes:
+        instances: On the same instances, each the mean over the splits that have both: for these trainings.
+        splits: Of the means over instances, split by split: for trainings like these, of which there are few.
+        ahead: In how many of these splits.
+    """
+
+    instances: PairedDifference
+    splits: PairedDifference
+    ahead: int
 
 
 @dataclass(frozen=True)
@@ -45,13 +61,11 @@ class Line:
         gap: Refined ELBO − the encoder's: the amortization gap.
         ess: Mean effective samples, of both proposals.
         bad: Share of instances with k̂ > 0.7 among those where it is known, of both.
-        difference: Of the log-likelihood to the baseline's on the same instances and splits.
-        refined_difference: Likewise, by fitted proposals.
-        splits_ahead: In how many splits the refined score is above the baseline's, and of how many.
+        mc_error: Monte-Carlo error of the mean of a run, of both.
+        differences: To the baseline's log-likelihood, of both proposals; empty for the baseline itself.
         by_uncertainty: Rank correlation of the gap with the encoder's uncertainty, mean over runs; None without one.
         by_elbo: With −ELBO, which every encoder has.
         parameters: How many numbers it learns.
-        seconds: Of training, mean over runs.
     """
 
     row: str
@@ -63,13 +77,11 @@ class Line:
     gap: Summary
     ess: tuple[float, float]
     bad: tuple[float, float]
-    difference: PairedDifference | None
-    refined_difference: PairedDifference | None
-    splits_ahead: tuple[int, int]
+    mc_error: tuple[float, float]
+    differences: tuple[Difference, ...]
     by_uncertainty: Correlation | None
-    by_elbo: Correlation
+    by_elbo: Correlation | None
     parameters: int
-    seconds: float
 
 
 class Gathered:
@@ -114,7 +126,7 @@ class Gathered:
         connection = duckdb.connect()
         connection.execute(
             "create table every (method text, data text, dim integer, split integer, identity text, "
-            "validation double, parameters bigint, seconds double, file text)"
+            "validation double, parameters bigint, file text)"
         )
         rows = [
             (
@@ -125,7 +137,6 @@ class Gathered:
                 entry.job.identity,
                 record["validation_elbo"],
                 record["parameters"],
-                record["training_seconds"],
                 str(self.store.scores(entry.job)),
             )
             for entry in self.entries
@@ -135,13 +146,13 @@ class Gathered:
             connection.executemany(f"insert into every values ({', '.join('?' * len(rows[0]))})", rows)
         connection.execute(
             "create table runs as select * from every qualify row_number() over "
-            "(partition by method, data, dim, split order by validation desc, identity) = 1"
+            "(partition by method, data, dim, split order by isnan(validation), validation desc, identity) = 1"
         )
-        files = [row[0] for row in connection.execute("select file from runs order by file").fetchall()]
+        files = [row[0] for row in connection.execute("select distinct file from runs order by file").fetchall()]
         connection.execute(
             "create table scores as select runs.method, runs.data, runs.dim, runs.split, found.* from runs join "
-            "(select *, filename as file from read_parquet(?, union_by_name = true, filename = true)) as found "
-            "using (file)",
+            "(select *, filename as file from read_parquet(?, union_by_name = true, filename = true, "
+            "hive_partitioning = false)) as found using (file)",
             [files],
         )
         return connection
@@ -164,12 +175,8 @@ class Gathered:
         splits = self._query(BY_SPLIT, place)
         if not len(splits["split"]):
             return None
-        about = self._query(f"select avg(parameters) as size, avg(seconds) as time from runs {HERE}", place)
-        theirs = self._refined_by_split({**place, "method": BASELINE})
-        ours = self._refined_by_split(place)
-        shared = [split for split in ours if split in theirs and row != BASELINE]
-        by_elbo = self.correlation(row, data, latent_dim, "-elbo", GAP)
-        assert by_elbo is not None  # every run has a bound
+        about = self._query(f"select avg(parameters) as size from runs {HERE}", place)
+        found = (self._difference(place, score) for score in ("log_likelihood", "refined_log_likelihood"))
         return Line(
             row,
             done=sum(self.results[entry.job.identity] is not None for entry in entries),
@@ -180,35 +187,40 @@ class Gathered:
             gap=Summary.of(splits["gap"]),
             ess=(float(splits["ess"].mean()), float(splits["refined_ess"].mean())),
             bad=(float(splits["bad"].mean()), float(splits["refined_bad"].mean())),
-            difference=self._difference(place, "log_likelihood"),
-            refined_difference=self._difference(place, "refined_log_likelihood"),
-            splits_ahead=(sum(ours[split] > theirs[split] for split in shared), len(shared)),
+            mc_error=(float(splits["error"].mean()), float(splits["refined_error"].mean())),
+            differences=tuple(difference for difference in found if difference is not None),
             by_uncertainty=self.correlation(row, data, latent_dim, "uncertainty", GAP),
-            by_elbo=by_elbo,
+            by_elbo=self.correlation(row, data, latent_dim, "-elbo", GAP),
             parameters=int(about["size"][0]),
-            seconds=float(about["time"][0]),
         )
 
-    def _refined_by_split(self, place: Mapping[str, Any]) -> dict[int, float]:
-        found = self._query(BY_SPLIT, place)
-        return dict(zip(found["split"].tolist(), found["refined"].tolist(), strict=True))
-
-    def _difference(self, place: Mapping[str, Any], score: str) -> PairedDifference | None:
-        """Instance by instance, each the mean over the splits that have both."""
+    def _difference(self, place: Mapping[str, Any], score: str) -> Difference | None:
+        """To the baseline; None where no split has both, and for the baseline itself."""
         if place["method"] == BASELINE:
             return None
-        found = self._query(
-            f"select instance, avg(ours.{score}) as ours, avg(theirs.{score}) as theirs from scores as ours "
+        pairs = (
+            f"select split, instance, ours.{score} as ours, theirs.{score} as theirs from scores as ours "
             "join scores as theirs using (data, dim, split, instance) where ours.method = $method and "
-            "theirs.method = $baseline and data = $data and dim = $dim group by instance order by instance",
-            {**place, "baseline": BASELINE},
+            "theirs.method = $baseline and data = $data and dim = $dim"
         )
-        return paired_difference(found["ours"], found["theirs"]) if len(found["ours"]) > 1 else None
+        each, whole = (
+            self._query(
+                f"select avg(ours) as ours, avg(theirs) as theirs from ({pairs}) group by {what} order by {what}",
+                {**place, "baseline": BASELINE},
+            )
+            for what in ("instance", "split")
+        )
+        if len(each["ours"]) < 2:
+            return None
+        ahead = int((whole["ours"] > whole["theirs"]).sum())
+        return Difference(
+            paired_difference(each["ours"], each["theirs"]), paired_difference(whole["ours"], whole["theirs"]), ahead
+        )
 
     def correlation(self, row: str, data: str, latent_dim: int, x: str, y: str) -> Correlation | None:
         """Rank correlation over instances of two expressions of their scores, mean over runs.
 
-        None where a run does not have them, such as an uncertainty.
+        None where a run does not have them, such as an uncertainty; instances for which one is not known are left out.
         """
         place = {"method": row, "data": data, "dim": latent_dim}
         try:
@@ -220,9 +232,10 @@ class Gathered:
         for split in np.unique(found["split"]):
             mine = found["split"] == split
             one, other = (torch.from_numpy(found[name][mine]) for name in ("x", "y"))
-            if one.isnan().any() or other.isnan().any():
+            known = ~(one.isnan() | other.isnan())
+            if not known.any():
                 return None
-            each.append(Correlation.of(one, other))
+            each.append(Correlation.of(one[known], other[known]))
         return _mean(each) if each else None
 
     def mean(self, row: str, data: str, latent_dim: int, x: str) -> Summary | None:

@@ -19,6 +19,9 @@ from gpin.vae import VAE
 
 __all__ = ["Job", "Scoring", "score_instances"]
 
+RECIPE = 1
+"""To be raised by every change after which a job would give other numbers: in training, in scores, in a default."""
+
 
 class Scoring(Config):
     """How a trained model is scored.
@@ -51,8 +54,11 @@ class Job(Config):
 
     @cached_property
     def identity(self) -> str:
-        """The hash of its canonical form, by which the store knows it: of all that is not by default."""
-        return checksum(self.model_dump(mode="json", exclude_defaults=True))[:16]
+        """The hash of its canonical form, by which the store knows it: of all that is not by default, and the recipe.
+
+        An option that is added later, and does nothing by default, so leaves the results that are there where they are.
+        """
+        return checksum({"recipe": RECIPE, "job": self.model_dump(mode="json", exclude_defaults=True)})[:16]
 
 
 @torch.no_grad()

@@ -45,11 +45,15 @@ def compose(store: Store, protocol: Protocol) -> Page:
 
 
 def _lead(protocol: Protocol) -> list[str]:
-    images = "all training images" if protocol.limit is None else f"{protocol.limit:,} training images"
-    starts = "one start" if protocol.initialisations == 1 else f"{protocol.initialisations} starts"
+    images = "all training images" if protocol.limit is None else f"at most {protocol.limit:,} training images"
+    starts = (
+        "" if protocol.initialisations == 1 else f", with {protocol.initialisations} starts each, of which the best"
+    )
+    chosen = " on validation data counts" if starts else ""
     return [
-        f"Every method trained for {protocol.epochs} epochs on {images}, on {protocol.splits} random splits with "
-        f"{starts} each, of which the best on validation data counts; the test part chooses nothing.",
+        f"Trained for {protocol.epochs} epochs, unless the row says otherwise, on {images} of {protocol.splits} random "
+        f"splits{starts}{chosen}; of every training the epoch that is best on validation data. The test part chooses "
+        "nothing.",
     ]
 
 

@@ -90,7 +90,7 @@ def kl_to_posterior(vae: VAE, x: Tensor, q: Distribution, evidence: Sequence[flo
     The expectation is a sum over 41×41 points within five standard deviations of q, normalised.
     """
     mean, std = q.mean.double(), q.stddev.double()
-    ticks = torch.linspace(-5, 5, 41, dtype=torch.float64)
+    ticks = torch.linspace(-5, 5, 41, dtype=torch.float64, device=mean.device)
     z = mean + std * torch.cartesian_prod(ticks, ticks).unsqueeze(1)  # (points, batch, 2)
     log_q = torch.cat([q.log_prob(part.to(x.dtype)) for part in z.split(8)]).double()
     log_joint = torch.cat([vae.log_joint(x, part.to(x.dtype)) for part in z.split(max(1, PIECE // len(x)))]).double()
@@ -126,7 +126,8 @@ def best_gaussian_kl(posterior: Posterior, steps: int = 60) -> float:
 
         def closure() -> Tensor:
             optimiser.zero_grad()
-            loss = kl(centre + std * steps_away[:2], std.log() + steps_away[2:])
+            # No more than e⁸ times as wide or narrow: a step beyond would overflow.
+            loss = kl(centre + std * steps_away[:2], std.log() + 8 * torch.tanh(steps_away[2:] / 8))
             loss.backward()
             return loss
 
@@ -134,7 +135,8 @@ def best_gaussian_kl(posterior: Posterior, steps: int = 60) -> float:
         return float(closure().detach())
 
     with torch.enable_grad():
-        return min(climbed(mean, variance.sqrt()), climbed(points[peak], narrow))
+        found = [climbed(mean, variance.sqrt()), climbed(points[peak], narrow)]
+    return min((value for value in found if math.isfinite(value)), default=math.nan)
 
 
 def grid_scores(vae: VAE, x: Tensor) -> dict[str, Tensor]:
@@ -143,6 +145,7 @@ def grid_scores(vae: VAE, x: Tensor) -> dict[str, Tensor]:
     `log_evidence`, log p(x); `kl`, KL(q‖p(z|x)) of the encoder's q; `best_kl`, the same of the best Gaussian with
     diagonal covariance. The amortization gap is the difference of the two.
     """
+    x = vae.check(x)
     found = posteriors(vae, x)
     evidence = [posterior.log_evidence for posterior in found]
     with torch.no_grad():

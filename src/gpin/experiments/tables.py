@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from gpin.data import BENCHMARKS
 from gpin.experiments.gathering import Gathered, Line
 from gpin.experiments.paper import PAPER
 from gpin.experiments.protocols import ROWS, Experiment, Protocol
@@ -136,13 +137,16 @@ def _widths(table: ResultTable, room: int) -> list[int]:
 
 
 def likelihood_tables(experiment: Experiment, protocol: Protocol, gathered: Gathered) -> list[ResultTable]:
-    """Of every data set and latent dimension two tables: the scores, and what is to be known about them."""
+    """Of every data set and latent dimension the scores, the differences to the VAE, and what else is to be known."""
     tables = []
     for data, dim in gathered.columns():
         lines = gathered.lines(data, dim)
         if lines:
             title = f"{_title(experiment, data)}, d = {dim}"
-            tables += [_scores(title, experiment, protocol, lines, data, dim), _diagnostics(title, lines)]
+            tables.append(_scores(title, experiment, protocol, gathered, lines, data, dim))
+            if any(line.differences for line in lines):
+                tables.append(_differences(title, lines))
+            tables.append(_diagnostics(title, lines))
     return tables
 
 
@@ -151,51 +155,59 @@ def _title(experiment: Experiment, data: str) -> str:
 
 
 def _scores(
-    title: str, experiment: Experiment, protocol: Protocol, lines: Sequence[Line], data: str, dim: int
+    title: str,
+    experiment: Experiment,
+    protocol: Protocol,
+    gathered: Gathered,
+    lines: Sequence[Line],
+    data: str,
+    dim: int,
 ) -> ResultTable:
-    methods = [line for line in lines if not ROWS[line.row].ablation] or lines
     marks: dict[tuple[int, int], Mark] = {}
-    for column, score in ((1, "log_likelihood"), (3, "refined")):
-        # The paper's marks compare methods; ablations explain one of them.
-        for name, colour in mark({line.row: getattr(line, score) for line in methods}).items():
+    runs = max(line.refined.runs for line in lines)
+    # The paper's marks compare methods; ablations explain one of them, and what lacks runs is not compared yet.
+    methods = [line for line in lines if not ROWS[line.row].ablation] or lines
+    compared = [line for line in methods if line.refined.runs == runs > 1]
+    for column, score in ((1, "log_likelihood"), (2, "refined")):
+        for name, colour in mark({line.row: getattr(line, score) for line in compared}).items():
             if colour:
                 marks[next(i for i, line in enumerate(lines) if line.row == name), column] = colour
     paper = _paper(experiment, data, dim)
     for i, line in enumerate(lines):
         if line.row in paper and paper[line.row][1]:
-            marks[i, 5] = paper[line.row][1]
+            marks[i, 3] = paper[line.row][1]
     rows = [
         [
             ROWS[line.row].title + (f" ({line.done} of {line.wanted} runs)" if line.done < line.wanted else ""),
             _summary(line.log_likelihood),
-            _difference(line.difference),
             _summary(line.refined),
-            _difference(line.refined_difference, line.splits_ahead),
             paper[line.row][0] if line.row in paper else "",
         ]
         for line in lines
     ]
-    head = ["", "log p(x), encoder", "Δ VAE [95 %]", "log p(x), refined", "Δ VAE [95 %]", "paper"]
-    runs = max(line.refined.runs for line in lines)
     notes = [
         f"Test log-likelihood in nats, importance-weighted with K = {protocol.scoring.samples} samples, mean ± "
-        f"standard deviation over {runs} {'run' if runs == 1 else 'runs'}; red (bold): the best, blue (italic): not "
-        "told from it by Welch's t-test at 1 %, among the methods without the ablations. Encoder: proposals of the "
-        "method's own encoder. Refined: proposals fitted to each instance, the same way for all, so that it is the "
-        "model that is scored.",
-        *_about_differences(lines),
+        f"standard deviation over {runs} {'run' if runs == 1 else 'runs'}. Encoder: proposals of the method's own "
+        "encoder. Refined: proposals fitted to each instance, the same way for all, so that it is the model that is "
+        "scored.",
+        "Red (bold): the best; blue (italic): not told from it by Welch's t-test at 1 %. Ablations, and rows that lack "
+        "runs, are not compared.",
+        *_cautions(gathered, data),
         *_about_paper(protocol, bool(paper)),
     ]
-    return ResultTable(title, head, rows, marks, notes)
+    return ResultTable(title, ["", "log p(x), encoder", "log p(x), refined", "paper"], rows, marks, notes)
 
 
-def _about_differences(lines: Sequence[Line]) -> list[str]:
-    counts = {line.difference.instances for line in lines if line.difference is not None}
-    return [
-        f"Δ VAE: paired differences on the same {count:,} test instances and splits, with the 95 % interval over "
-        "instances; behind it, the splits in which the method is ahead."
-        for count in sorted(counts)[-1:]
-    ]
+def _cautions(gathered: Gathered, data: str) -> list[str]:
+    """What makes the runs less alike than the table looks."""
+    found = []
+    if len(gathered.fingerprints.get(data, ())) > 1:
+        found.append(f"The runs on {data} did not all have the same images: their fingerprints differ.")
+    if data in BENCHMARKS and BENCHMARKS[data].counts[1] is None:
+        found.append(
+            "The test part changes with the split: the deviations over runs contain that, the differences do not."
+        )
+    return found
 
 
 def _about_paper(protocol: Protocol, known: bool) -> list[str]:
@@ -207,28 +219,62 @@ def _about_paper(protocol: Protocol, known: bool) -> list[str]:
     ]
 
 
+def _differences(title: str, lines: Sequence[Line]) -> ResultTable:
+    rows = [
+        [
+            ROWS[line.row].title,
+            *(
+                cell
+                for one in line.differences
+                for cell in (
+                    _signed(one.instances.mean),
+                    _interval(one.instances),
+                    f"{_interval(one.splits)} {one.ahead}/{one.splits.instances}".strip(),
+                )
+            ),
+        ]
+        for line in lines
+        if line.differences
+    ]
+    head = ["", "encoder", "instances", "trainings", "refined", "instances", "trainings"]
+    counts = sorted({one.instances.instances for line in lines for one in line.differences})
+    notes = [
+        f"Paired differences on the same {' or '.join(f'{count:,}' for count in counts)} test instances and splits, "
+        "nats. Instances: the 95 % interval over test instances, for these trainings. Trainings: the 95 % interval "
+        "over splits, of which there are few; behind it, in how many of them the method is ahead.",
+    ]
+    return ResultTable(f"{title}: ahead of the VAE", head, rows, notes=notes)
+
+
 def _diagnostics(title: str, lines: Sequence[Line]) -> ResultTable:
-    head = ["", "gap", "ESS enc.", "ESS ref.", "k̂ > 0.7 enc.", "k̂ > 0.7 ref.", "ρ uncertainty", "ρ −ELBO", "parameters"]
+    head = ["", "gap", "ELBO", "ESS", "k̂ > 0.7", "MC error", "ρ unc.", "ρ −ELBO", "size"]
     rows = [
         [
             ROWS[line.row].title,
             _summary(line.gap),
-            *(f"{ess:.1f}" for ess in line.ess),
-            *("" if math.isnan(share) else f"{100 * share:.0f} %" for share in line.bad),
+            _summary(line.elbo),
+            "{:.1f} / {:.1f}".format(*line.ess),
+            " / ".join("?" if math.isnan(share) else f"{100 * share:.0f} %" for share in line.bad),
+            "{:.2f} / {:.2f}".format(*line.mc_error),
             "" if line.by_uncertainty is None else str(line.by_uncertainty),
-            str(line.by_elbo),
+            "" if line.by_elbo is None else str(line.by_elbo),
             f"{line.parameters:,}",
         ]
         for line in lines
     ]
     notes = [
-        "Gap: the refined ELBO less the encoder's, nats, mean over instances; below zero where the fitted Gaussian is "
-        "worse than the encoder's posterior. ESS: effective samples. k̂ > 0.7: share of instances whose score cannot be "
-        "trusted.",
-        "ρ: Spearman's rank correlation of the gap, instance by instance, with the GP's uncertainty, and with −ELBO, "
-        "which every encoder has: the baseline to beat.",
+        "Gap: the ELBO of the refined Gaussian less the encoder's, nats, mean over instances ± standard deviation over "
+        "runs; below zero where the fitted Gaussian is worse than the encoder's posterior. By proposals of the encoder "
+        "/ refined: ESS, effective samples; k̂ > 0.7, share of instances whose score cannot be trusted; MC error, of "
+        "the mean.",
+        "ρ: Spearman's rank correlation of the gap, instance by instance, ± its standard error, with the GP's "
+        "uncertainty (unc.), and with −ELBO, which every encoder has: the baseline to beat (it shares its noise "
+        "with the gap). Size: parameters.",
     ]
     return ResultTable(f"{title}: amortization gap and diagnostics", head, rows, notes=notes)
+
+
+SCORES = ("log_evidence", "kl", "best_kl", "kl - best_kl")
 
 
 def posterior_tables(gathered: Gathered) -> list[ResultTable]:
@@ -237,7 +283,7 @@ def posterior_tables(gathered: Gathered) -> list[ResultTable]:
     for data, dim in gathered.columns():
         rows = []
         for line in gathered.lines(data, dim):
-            means = [gathered.mean(line.row, data, dim, score) for score in ("kl", "best_kl", "kl - best_kl")]
+            means = [gathered.mean(line.row, data, dim, score) for score in SCORES]
             tellers = [
                 gathered.correlation(line.row, data, dim, teller, distance)
                 for teller in ("uncertainty", "-elbo")
@@ -250,13 +296,23 @@ def posterior_tables(gathered: Gathered) -> list[ResultTable]:
                     *("" if found is None else str(found) for found in tellers),
                 ]
             )
-        head = ["", "KL(q‖p)", "of the best", "gap", "ρ unc., KL", "ρ unc., gap", "ρ −ELBO, KL", "ρ −ELBO, gap"]
+        head = [
+            "",
+            "log p(x)",
+            "KL(q‖p)",
+            "best",
+            "excess",
+            "ρ unc., KL",
+            "ρ unc., exc.",
+            "ρ −ELBO, KL",
+            "ρ −ELBO, exc.",
+        ]
         notes = [
-            "KL(q‖p): from the encoder's posterior to the true one, by quadrature on a grid, nats, mean over instances "
-            "± standard deviation over runs; of the best: the same of the diagonal Gaussian that is best for each "
-            "instance; gap: the difference, what amortization costs.",
+            "log p(x): exact, by quadrature on the grid. KL(q‖p): from the encoder's posterior to the true one, nats, "
+            "mean over instances ± standard deviation over runs; best: the same of the diagonal Gaussian that is best "
+            "for each instance; excess (exc.): the difference, what amortization costs.",
             "ρ: Spearman's rank correlation over instances, ± its standard error, of the GP's uncertainty (unc.) and "
-            "of −ELBO, which every encoder has, with KL and gap.",
+            "of −ELBO, which every encoder has, with KL and excess.",
         ]
         if rows:
             tables.append(ResultTable(f"The true posterior, {data.upper()}, d = {dim}", head, rows, notes=notes))
@@ -267,12 +323,12 @@ def _summary(found: Summary) -> str:
     return plus_minus(found.mean, found.std)
 
 
-def _difference(found: PairedDifference | None, ahead: tuple[int, int] | None = None) -> str:
-    if found is None:
-        return ""
-    signed = [f"{value:+.2f}".replace("-", "−") for value in (found.mean, found.low, found.high)]
-    splits = "" if ahead is None else f" {ahead[0]}/{ahead[1]}"
-    return f"{signed[0]} [{signed[1]}, {signed[2]}]{splits}"
+def _signed(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:+.2f}".replace("-", "−")
+
+
+def _interval(found: PairedDifference) -> str:
+    return "" if math.isnan(found.low) else f"[{_signed(found.low)}, {_signed(found.high)}]"
 
 
 def _paper(experiment: Experiment, data: str, dim: int) -> dict[str, tuple[str, Mark]]:

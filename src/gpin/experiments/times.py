@@ -1,6 +1,7 @@
 """How long each method takes to infer z: beside the VAE in one and the same run, as the paper's tables of times."""
 
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +41,8 @@ def measure_times(experiment: Experiment, protocol: Protocol, told: Callable[[st
         for dim in experiment.time_dims:
             told(f"{data}, d = {dim}")
             columns.append(_column(data, dim, experiment.decoder, experiment.rows[protocol.name], protocol))
-    return {"columns": columns, "threads": torch.get_num_threads(), "environment": environment()}
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
+    return {"columns": columns, "threads": torch.get_num_threads(), "load": load, "environment": environment()}
 
 
 def _column(data: str, dim: int, decoder: str, rows: Sequence[str], protocol: Protocol) -> dict[str, Any]:
@@ -121,8 +123,8 @@ def time_tables(experiment: Experiment, found: Mapping[str, Any]) -> list[Result
         notes = [
             f"To encode a batch of {BATCH} and draw one z for every instance: mean of {REPEATS} passes over "
             f"{column['images']:,} images, and the median and range of its ratio to the VAE's before and after. Random "
-            f"weights and images, {found['threads']} thread(s) of a CPU; the paper's were measured on a GPU. Line "
-            "searches of SA take longer in a trained model.",
+            f"weights and images, {found['threads']} thread(s) of a CPU, load average {found['load']:.1f}; the paper's "
+            "were measured on a GPU. Line searches of SA take longer in a trained model.",
         ]
         head = ["", "ms", "× VAE", "range", "paper, ms", "paper, × VAE"]
         dense = ", dense decoder" if experiment.decoder == "dense" else ""

@@ -14,6 +14,7 @@ import torch
 from gpin.data import DataSet
 from gpin.errors import InputError, TrainingError
 from gpin.experiments.jobs import Job, score_instances
+from gpin.experiments.leases import BEAT
 from gpin.experiments.store import JOB, Store
 from gpin.files import checksum, read_record, write_record
 from gpin.runs import train
@@ -61,13 +62,30 @@ def do(store: Store, job: Job) -> None:
 
 
 def work(store: Store, jobs: Sequence[Job]) -> None:
-    """Do all jobs that are not done, have not failed, and are in nobody else's hands."""
+    """Do all jobs that are not done and have not failed, and stay until those in other hands are done too.
+
+    Somebody who holds a job may die, on another machine, when all else is done.
+    """
+    tried: set[str] = set()
+    while left := [job for job in jobs if job.identity not in tried and _open(store, job)]:
+        found = _sweep(store, left)
+        tried |= found
+        if not found:
+            time.sleep(BEAT)
+
+
+def _open(store: Store, job: Job) -> bool:
+    return store.result(job) is None and store.failure(job) is None
+
+
+def _sweep(store: Store, jobs: Sequence[Job]) -> set[str]:
+    """Do those of the jobs that are in nobody else's hands; which these were."""
+    tried = set()
     for job in jobs:
-        if store.result(job) is not None or store.failure(job) is not None:
-            continue
         with store.lease(job, _taken_for_dead) as ours:
-            if not ours or store.result(job) is not None or store.failure(job) is not None:
+            if not ours or not _open(store, job):
                 continue
+            tried.add(job.identity)
             try:
                 do(store, job)
             except (InputError, TrainingError) as error:
@@ -76,6 +94,7 @@ def work(store: Store, jobs: Sequence[Job]) -> None:
                 store.fail(job, f"{error.strerror or error}: {error.filename or store.root}")
             except Exception as error:
                 store.fail(job, f"unexpected {type(error).__name__}: {error}")
+    return tried
 
 
 def _taken_for_dead() -> None:

@@ -167,7 +167,18 @@ def environment() -> dict[str, Any]:
     return {
         **versions(),
         "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
         "system": platform.system(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
+
+
+def _processor() -> str:
+    """The processor's name, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
