@@ -82,7 +82,7 @@ def test_identities_are_what_they_were():
     assert [first["mnist"].job.identity, first["celeba"].job.identity, last.job.identity] == IDENTITIES
 
 
-IDENTITIES = ["7aa793e5f13f552d", "b392af05815ebe8e", "aae250b8cd1c798a"]
+IDENTITIES = ["71375a1aa48c6ca8", "b392af05815ebe8e", "42b4149c7bad8213"]
 
 
 @pytest.mark.parametrize("name", ROWS)
