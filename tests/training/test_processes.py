@@ -37,7 +37,8 @@ for name, (method, options, settings) in cases.items():
         vae.save(f"{folder}/{name}/result")
     else:
         vae.save(f"{folder}/{name}/other")
-    print(name, rank, Processes("cpu").share.world, flush=True)
+    line = f"{name} {rank} {Processes('cpu').share.world}" + os.linesep
+    os.write(1, line.encode())  # at once, for several processes write to one pipe
 """
 
 CASES = {
