@@ -120,7 +120,7 @@ class Protocol(Config):
 PROTOCOLS = {
     "paper": Protocol(name="paper", epochs=2000, splits=10, initialisations=3),
     # An hour is 1,000 steps of 128 images, after which two trainings of one method differ more than two methods; of 32
-    # it is nearly four times as many, and with a rate that ends at zero trainings agree within a nat or two.
+    # it is nearly four times as many, and with a rate that ends at zero trainings differ by a few nats.
     "desk": Protocol(
         name="desk",
         epochs=12,
