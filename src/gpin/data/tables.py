@@ -15,7 +15,7 @@ from gpin.config import suggest
 from gpin.data.reading import listed, one_line, reading, room_for
 from gpin.errors import InputError
 
-__all__ = ["read_csv", "read_parquet"]
+__all__ = ["is_number", "read_csv", "read_parquet"]
 
 INDEX = re.compile(r"|__index_level_\d+__|Unnamed: \d+")
 """Names under which pandas writes an index, which is not data."""
@@ -32,7 +32,7 @@ def read_csv(path: Path, columns: tuple[str, ...] | None) -> tuple[np.ndarray, t
     """
     with reading(path, "a table in UTF-8 text"):
         first, delimiter, blank = _first_row(path)
-        header = not all(_is_number(cell) or not cell.strip() for cell in first)
+        header = not all(is_number(cell) or not cell.strip() for cell in first)
         names = [cell.strip() for cell in first] if header else [str(i + 1) for i in range(len(first))]
         chosen = _chosen(path, names, columns)
         table = pyarrow.csv.read_csv(
@@ -69,11 +69,12 @@ def _first_row(path: Path) -> tuple[list[str], str, int]:
 
 def _has_decimal_commas(cells: list[str]) -> bool:
     """Whether the cells of a row are numbers and some have a decimal comma; one cell alone may be two with a comma."""
-    whole = all(_is_number(cell.replace(",", ".")) for cell in cells)
+    whole = all(is_number(cell.replace(",", ".")) for cell in cells)
     return whole and len(cells) > 1 and any(COMMA.fullmatch(cell) for cell in cells)
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Whether a cell of a text table is a number."""
     try:
         float(cell)
     except ValueError:
@@ -140,7 +141,7 @@ def _what_they_hold(table: pa.Table, names: list[str]) -> tuple[str, str]:
     if isinstance(next((value for value in values if value is not None), None), str | bytes):
         what = "text"
     bad = ((row, value) for row, value in enumerate(_plain(table[names[0]])) if value is not None)
-    row, value = next(((row, v) for row, v in bad if not (isinstance(v, str) and (_is_number(v) or not v))), (0, ""))
+    row, value = next(((row, v) for row, v in bad if not (isinstance(v, str) and (is_number(v) or not v))), (0, ""))
     example = one_line(repr(value) if isinstance(value, str | bytes) else value, 40)
     which = f"column {names[0]!r} holds" if len(names) == 1 else f"columns {_quoted(names)} hold"
     return f"{which} {what} (first: {example} in row {row}, counting from 0)", str(value)

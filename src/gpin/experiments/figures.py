@@ -8,7 +8,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from gpin.data import open_source, prepare
 from gpin.errors import InputError
 from gpin.experiments.posterior import posteriors
 from gpin.experiments.protocols import Entry
@@ -42,9 +41,9 @@ def uncertainty_figure(store: Store, entries: Sequence[Entry], row: str = "gp") 
     scores = parquet.read_table(store.scores(entry.job)).to_pydict()
     uncertainty = np.asarray(scores["uncertainty"])
     chosen = plots.even_ranks(uncertainty, SHOWN)
-    data = prepare(open_source(run.location, run.settings.data.source), run.settings.data, run.scaling)
-    place = {int(number): i for i, number in enumerate(data.test.rows)}
-    x = data.test.__getitems__([place[scores["instance"][i]] for i in chosen])
+    test = run.data().test
+    place = {int(number): i for i, number in enumerate(test.rows)}
+    x = test.__getitems__([place[scores["instance"][i]] for i in chosen])
     return plots.posterior_panels(_panels(vae, x, uncertainty[chosen]))
 
 

@@ -13,7 +13,7 @@ from gpin.data import Rows
 from gpin.experiments.posterior import grid_scores
 from gpin.files import checksum
 from gpin.runs import RunSettings
-from gpin.runs.use import BATCH, knows_uncertainty
+from gpin.runs.use import batches, knows_uncertainty
 from gpin.seeding import seeded
 from gpin.vae import VAE
 
@@ -78,8 +78,7 @@ def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]
             columns.setdefault(name, []).append(value.double().cpu())
 
     with seeded(scoring.seed):
-        for start in range(0, len(rows), BATCH):
-            x = rows.__getitems__(range(start, min(start + BATCH, len(rows))))
+        for x in batches(rows):
             for before, proposal in (("", "encoder"), ("refined_", "refined")):
                 found = vae.log_likelihood(x, scoring.samples, proposal)
                 add(**{before + "log_likelihood": found.values, before + "elbo": found.elbo})

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpin.data import Scaling
 from gpin.data.reading import listed
-from gpin.data.tables import _is_number
+from gpin.data.tables import is_number
 from gpin.errors import InputError
 from gpin.files import written_whole
 from gpin.runs.use import Columns
@@ -80,7 +80,7 @@ def _has_header(path: Path, names: list[str]) -> bool:
     """
     if names == [str(i + 1) for i in range(len(names))]:
         return False
-    if all(map(_is_number, names)):
+    if all(map(is_number, names)):
         raise InputError(
             f"cannot write columns named {listed(names)} to {path}: in a .csv file, names that are all numbers would "
             "be read as a row of data; write a .parquet file instead"
