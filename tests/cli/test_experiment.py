@@ -100,6 +100,29 @@ def test_a_table_in_every_format(gpin, here, tmp_path):
         assert (said.code, said.one_line) == (2, True)
 
 
+def test_a_table_as_numbers_for_a_script(gpin):
+    store = Store("experiments")
+    work(store, jobs())
+    record = json.loads(gpin("experiment", "table", "digits", *ROWS, "--json").out)
+    assert (record["experiment"], record["protocol"], record["runs"], record["done"]) == ("digits", "desk", 4, 4)
+    (column,) = record["columns"]
+    vae, gp = column["rows"]
+    assert (column["data"], column["latent_dim"], vae["row"], gp["row"]) == ("digits", 2, "vae", "gp")
+    assert vae["differences"] == {}
+    ahead = gp["differences"]["refined"]["instances"]["mean"]
+    assert ahead == pytest.approx(gp["refined"]["mean"] - vae["refined"]["mean"])
+    assert vae["by_uncertainty"] is None
+    assert record["times"] is None
+    said = gpin("experiment", "table", "digits", *ROWS, "--json", "-o", "digits.md")
+    assert (said.code, said.one_line) == (2, True)
+
+
+def test_the_status_of_what_is_only_timed(gpin):
+    said = gpin("experiment", "status", "inference-time")
+    assert said.out == "inference-time, desk protocol, in experiments: not yet measured\n"
+    assert json.loads(gpin("experiment", "status", "inference-time", "--json").out)["measured"] is False
+
+
 def test_a_table_of_some_runs_says_that_it_is_one(gpin):
     store = Store("experiments")
     work(store, jobs()[:3])

@@ -15,7 +15,7 @@ from gpin.experiments.figures import uncertainty_figure
 from gpin.experiments.gathering import Gathered
 from gpin.experiments.page import compose
 from gpin.experiments.protocols import PROTOCOLS, Experiment
-from gpin.experiments.results import result_tables
+from gpin.experiments.results import result_record, result_tables
 from gpin.experiments.store import Store
 from gpin.experiments.times import measure_times, read_times, write_times
 from gpin.experiments.work import work
@@ -85,9 +85,12 @@ def test_the_plane_says_how_far_the_encoder_is_from_the_truth(store):
     assert row[5].startswith(f"{rho:.2f}".replace("-", "−"))
     assert row[1:3] == [f"{scores[name].mean():.2f}".replace("-", "−") for name in ("log_evidence", "kl")]
     assert gathered.correlation("towers", "digits", 2, "uncertainty", "kl") is None  # it has none
-    assert gathered.mean("gp-shared", "digits", 2, "kl - best_kl").mean == pytest.approx(
-        (scores.kl - scores.best_kl).mean()
-    )
+    line = gathered.posterior_line("gp-shared", "digits", 2)
+    assert line.excess.mean == pytest.approx((scores.kl - scores.best_kl).mean())
+    recorded = result_record(PLANE, SMALL, gathered)["columns"][0]["rows"]
+    mine = next(row for row in recorded if row["row"] == "gp-shared")
+    assert mine["posterior"]["kl"]["mean"] == pytest.approx(scores.kl.mean())
+    assert mine["posterior"]["by_uncertainty"][0]["rho"] == pytest.approx(rho)
 
 
 def test_the_figure_shows_six_instances_from_certain_to_uncertain(store):

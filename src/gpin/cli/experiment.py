@@ -147,6 +147,9 @@ def status(
         Print the state of every run as JSON.
     """
     chosen = _chosen(name, protocol, store, latent_dim, rows)
+    if not chosen.experiment.trained:
+        _say_whether_timed(chosen, name, json)
+        return
     states = {str(entry): chosen.store.state(entry.job) for entry in chosen.entries}
     if json:
         print_json({"store": str(store), "runs": states})
@@ -170,6 +173,7 @@ def table(
     rows: RowNames = None,
     format: Literal["markdown", "latex", "html"] | None = None,  # noqa: A002
     out: Out | None = None,
+    json: Annotated[bool, Flag] = False,
 ) -> None:
     """The table of an experiment, from what is done so far, with the paper's own numbers beside ours.
 
@@ -179,11 +183,15 @@ def table(
         How it is written; by default as the ending of the file says, or for a terminal.
     out
         The file to write; by default it is printed.
+    json
+        Print the numbers in full as JSON.
     """
     from gpin.errors import InputError
-    from gpin.experiments.results import result_tables
+    from gpin.experiments.results import result_record, result_tables
     from gpin.experiments.tables import FORMATS, show
 
+    if json and (format or out):
+        raise InputError("--json prints numbers for a script: it goes neither with --format nor with --out")
     chosen = _chosen(name, protocol, store, latent_dim, rows)
     tables, gathered = result_tables(chosen.experiment, chosen.protocol, chosen.store, chosen.entries)
     if not tables:
@@ -191,6 +199,9 @@ def table(
         raise InputError(f"{store} has no result of {name} yet: {again}")
     if gathered.done < len(chosen.entries):
         tell(f"{gathered.done} of {len(chosen.entries)} runs are done; the rest is missing from the table")
+    if json:
+        print_json(result_record(chosen.experiment, chosen.protocol, gathered))
+        return
     if format is None and out is None:
         for one in tables:
             show(one, console())
@@ -337,6 +348,17 @@ def _only_timed(chosen: _Chosen, name: str, otherwise: bool) -> None:
     if otherwise:
         raise InputError(f"{name} trains nothing and has its own rows: it takes no --rows, --latent-dim or --dry-run")
     _measure_times(chosen)
+
+
+def _say_whether_timed(chosen: _Chosen, name: str, json: bool) -> None:
+    from gpin.experiments.times import read_times
+
+    measured = read_times(chosen.store, chosen.experiment, chosen.protocol) is not None
+    if json:
+        print_json({"store": str(chosen.store.root), "measured": measured})
+    else:
+        word = "measured" if measured else "not yet measured"
+        print(f"{name}, {chosen.protocol.name} protocol, in {chosen.store.root}: {word}")
 
 
 def _options(pairs: list[str]) -> dict[str, Any]:

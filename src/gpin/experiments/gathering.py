@@ -20,6 +20,7 @@ BASELINE = "vae"
 """The row with which all others are compared instance by instance."""
 
 GAP = "refined_elbo - elbo"
+EXCESS = "kl - best_kl"
 HERE = "where method = $method and data = $data and dim = $dim"
 BY_SPLIT = f"""
     select split, avg(log_likelihood) as ll, avg(refined_log_likelihood) as refined, avg(elbo) as elbo,
@@ -82,6 +83,27 @@ class Line:
     by_uncertainty: Correlation | None
     by_elbo: Correlation | None
     parameters: int
+
+
+@dataclass(frozen=True)
+class PosteriorLine:
+    """How far the encoders of one method are from the true posterior on the grid, and what tells of it.
+
+    Attributes:
+        log_evidence: log p(x), exact.
+        kl: KL(q‖p) of the encoder's posterior to the true one.
+        best_kl: Of the diagonal Gaussian that is best for each instance.
+        excess: kl − best_kl: what amortization costs.
+        by_uncertainty: Rank correlations of kl and of the excess with the encoder's uncertainty.
+        by_elbo: With −ELBO.
+    """
+
+    log_evidence: Summary
+    kl: Summary
+    best_kl: Summary
+    excess: Summary
+    by_uncertainty: tuple[Correlation | None, Correlation | None]
+    by_elbo: tuple[Correlation | None, Correlation | None]
 
 
 class Gathered:
@@ -238,11 +260,19 @@ class Gathered:
             each.append(Correlation.of(one[known], other[known]))
         return _mean(each) if each else None
 
-    def mean(self, row: str, data: str, latent_dim: int, x: str) -> Summary | None:
-        """The mean over instances of an expression of their scores, over runs."""
+    def posterior_line(self, row: str, data: str, latent_dim: int) -> PosteriorLine:
+        """Of a method that has results with a grid."""
         place = {"method": row, "data": data, "dim": latent_dim}
-        found = self._query(f"select avg({x}) as x from scores {HERE} group by split order by split", place)
-        return Summary.of(found["x"]) if len(found["x"]) else None
+        scores = {"log_evidence": "log_evidence", "kl": "kl", "best_kl": "best_kl", "excess": EXCESS}
+        means = ", ".join(f"avg({score}) as {name}" for name, score in scores.items())
+        found = self._query(f"select {means} from scores {HERE} group by split order by split", place)
+
+        def by(teller: str) -> tuple[Correlation | None, Correlation | None]:
+            over, excess = (self.correlation(row, data, latent_dim, teller, distance) for distance in ("kl", EXCESS))
+            return over, excess
+
+        summaries = {name: Summary.of(found[name]) for name in scores}
+        return PosteriorLine(**summaries, by_uncertainty=by("uncertainty"), by_elbo=by("-elbo"))
 
     def _query(self, sql: str, place: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Columns by name; what is null becomes NaN."""

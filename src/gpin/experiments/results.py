@@ -1,14 +1,17 @@
 """All tables of an experiment, from what its store has."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 from gpin.experiments.gathering import Gathered
 from gpin.experiments.protocols import Entry, Experiment, Protocol
 from gpin.experiments.store import Store
 from gpin.experiments.tables import ResultTable, likelihood_tables, posterior_tables
 from gpin.experiments.times import read_times, time_tables
+from gpin.report.numbers import without_nan
 
-__all__ = ["result_tables"]
+__all__ = ["result_record", "result_tables"]
 
 
 def result_tables(
@@ -29,3 +32,26 @@ def result_tables(
         tables += likelihood_tables(experiment, protocol, gathered)
     times = read_times(store, experiment, protocol)
     return tables + (time_tables(experiment, times) if times is not None else []), gathered
+
+
+def result_record(experiment: Experiment, protocol: Protocol, gathered: Gathered) -> dict[str, Any]:
+    """The numbers of the tables, ready for JSON; what is not known is None."""
+    columns = []
+    for data, dim in gathered.columns():
+        lines = [asdict(line) for line in gathered.lines(data, dim)]
+        for line in lines:
+            for name in ("ess", "bad", "mc_error", "differences"):  # of both proposals
+                line[name] = dict(zip(("encoder", "refined"), line[name], strict=False))
+            if experiment.grid:
+                line["posterior"] = asdict(gathered.posterior_line(line["row"], data, dim))
+        columns.append({"data": data, "latent_dim": dim, "rows": lines})
+    record = {
+        "experiment": experiment.name,
+        "protocol": protocol.name,
+        "runs": len(gathered.entries),
+        "done": gathered.done,
+        "columns": columns,
+        "times": read_times(gathered.store, experiment, protocol),
+    }
+    known: dict[str, Any] = without_nan(record)
+    return known

@@ -274,28 +274,16 @@ def _diagnostics(title: str, lines: Sequence[Line]) -> ResultTable:
     return ResultTable(f"{title}: amortization gap and diagnostics", head, rows, notes=notes)
 
 
-SCORES = ("log_evidence", "kl", "best_kl", "kl - best_kl")
-
-
 def posterior_tables(gathered: Gathered) -> list[ResultTable]:
     """How far encoders are from the true posterior on the grid, and what tells of it."""
     tables = []
     for data, dim in gathered.columns():
         rows = []
         for line in gathered.lines(data, dim):
-            means = [gathered.mean(line.row, data, dim, score) for score in SCORES]
-            tellers = [
-                gathered.correlation(line.row, data, dim, teller, distance)
-                for teller in ("uncertainty", "-elbo")
-                for distance in ("kl", "kl - best_kl")
-            ]
-            rows.append(
-                [
-                    ROWS[line.row].title,
-                    *("" if mean is None else _summary(mean) for mean in means),
-                    *("" if found is None else str(found) for found in tellers),
-                ]
-            )
+            found = gathered.posterior_line(line.row, data, dim)
+            means = (found.log_evidence, found.kl, found.best_kl, found.excess)
+            tellers = (*found.by_uncertainty, *found.by_elbo)
+            rows.append([ROWS[line.row].title, *map(_summary, means), *("" if c is None else str(c) for c in tellers)])
         head = [
             "",
             "log p(x)",

@@ -44,12 +44,12 @@ def without_nan(value: Any) -> Any:
     """A record with None for numbers that JSON does not have.
 
     Example:
-        >>> without_nan({"a": [1.0, math.nan, math.inf], "b": "text"})
-        {'a': [1.0, None, None], 'b': 'text'}
+        >>> without_nan({"a": [1.0, math.nan, math.inf], "b": "text", "c": (1, math.nan)})
+        {'a': [1.0, None, None], 'b': 'text', 'c': [1, None]}
     """
     if isinstance(value, dict):
         return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

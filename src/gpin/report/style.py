@@ -74,6 +74,7 @@ th, td {{
   padding: 0.55rem 0 0.55rem 1.6rem; vertical-align: top; text-align: left; border-bottom: 1px solid var(--rule);
 }}
 th:first-child {{ padding-left: 0; font-weight: 400; }}
+.numeric th:first-child {{ position: sticky; left: 0; min-width: 11rem; background: var(--paper); }}
 thead th, thead th:first-child {{ vertical-align: bottom; border-bottom: 2px solid var(--ink); font-weight: 600; }}
 .numeric td, .numeric thead th:not(:first-child) {{
   text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums;
@@ -108,6 +109,12 @@ footer {{
   margin-top: 3.5rem; padding-top: 1rem; border-top: 1px solid var(--rule); font-size: 0.9rem; color: var(--muted);
 }}
 
+@media screen and (min-width: 54rem) {{
+  .scroll {{
+    position: relative; left: 50%; width: fit-content; min-width: 100%; max-width: calc(100vw - 3rem);
+    transform: translateX(-50%);
+  }}
+}}
 @media (max-width: 34rem) {{
   body {{ padding: 2rem 1.1rem 3rem; font-size: 1rem; }}
   h1 {{ font-size: 1.65rem; }}
@@ -122,6 +129,10 @@ footer {{
 @media print {{
   body {{ max-width: none; padding: 0; font-size: 10.5pt; }}
   section > *, tr, figure {{ break-inside: avoid; }}
+  .scroll {{ overflow: visible; }}
+  .numeric th:first-child {{ position: static; background: none; }}
+  table {{ font-size: 8pt; }}
+  th, td {{ padding-left: 0.5rem; }}
   h2 {{ break-after: avoid; }}
   img {{ print-color-adjust: exact; }}
 }}
