@@ -14,6 +14,7 @@ FLOORS = [
     "errors",
     "files",
     "memory",
+    "threads",
     "inputs",
     "seeding",
     "shards",

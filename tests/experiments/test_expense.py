@@ -34,14 +34,14 @@ def test_runs_are_counted_and_measured_by_kind(found):
 
 def test_a_record_is_json(found):
     record = json.loads(json.dumps(found.record(), allow_nan=False))
-    assert record.keys() == {"runs", "workers", "seconds", "memory_bytes", "kinds"}
+    assert record.keys() == {"runs", "workers", "threads", "seconds", "memory_bytes", "kinds"}
     assert (record["runs"], record["workers"], len(record["kinds"])) == (24, 2, 4)
     assert record["kinds"][0]["row"] == "vae"
 
 
 def test_a_table_says_it_to_a_person():
     kinds = [Kind("gp", "mnist", 10, 30, 1_234_567, 0.0125, 7200.0), Kind("vae", "mnist", 10, 30, 1000, 0.01, 90.0)]
-    table = Expense(kinds, 4, 512 * 2**20).table("MNIST")
+    table = Expense(kinds, 4, 1, 512 * 2**20).table("MNIST")
     assert table.rows[0] == ["mnist d=10 GPVAE", "30", "1,234,567", "12 ms", "2.0 h", "2.5 days"]
     assert table.rows[1][4:] == ["1.5 min", "45.0 min"]
     assert "60 runs, 15.2 h with 4 workers" in table.notes[0]
@@ -50,9 +50,9 @@ def test_a_table_says_it_to_a_person():
 
 def test_it_takes_no_less_than_the_longest_run():
     kinds = [Kind("gp", "mnist", 10, 1, 1000, 0.01, 100.0), Kind("vae", "mnist", 10, 1, 1000, 0.01, 10.0)]
-    assert Expense(kinds, 2, 0).seconds == 100.0
-    assert Expense(kinds, 64, 0).seconds == 100.0
-    assert Expense(kinds, 1, 0).seconds == 110.0
+    assert Expense(kinds, 2, 1, 0).seconds == 100.0
+    assert Expense(kinds, 64, 1, 0).seconds == 100.0
+    assert Expense(kinds, 1, 1, 0).seconds == 110.0
 
 
 def test_instances_are_counted_as_they_will_be():
@@ -72,5 +72,7 @@ def test_threads_are_left_as_they_were(monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    expense([], 1)
-    assert asked == [1, 7]
+    found = expense([], 1, 2)
+    assert asked == [2, 7]
+    assert found.record()["threads"] == 2
+    assert "1 worker of 2 threads" in found.table("").notes[0]

@@ -421,9 +421,26 @@ def test_refinement_never_lowers_the_joint_and_finds_the_mode(method, likelihood
     values += [vae.log_joint(x, vae.refine(x, steps=steps).mean) for steps in (1, 2, 12)]
     for before, after in itertools.pairwise(values):
         assert (after >= before - 1e-9).all()
-    z = vae.refine(x, steps=60).mean.requires_grad_()
+    z = vae.refine(x, steps=60, tolerance=1e-12).mean.requires_grad_()
     gradient = torch.autograd.grad(vae.log_joint(x, z).sum(), z)[0]
     assert gradient.norm(dim=-1).max() < 1e-3
+
+
+def test_refinement_ends_where_steps_gain_little(double):
+    vae = gpin.build(SHAPE, "vae", D, architecture={"width": 8}, seed=0)
+    x = torch.rand(30, *SHAPE)
+    vae.prepare(x)
+    vae.eval()
+    vae.decoder = nn.Sequential(nn.Linear(D, 8), nn.Tanh(), nn.Linear(8, *SHAPE))
+    best = vae.log_joint(x, vae.refine(x, steps=60, tolerance=1e-12).mean)
+    left = {tolerance: best - vae.log_joint(x, vae.refine(x, 60, tolerance).mean) for tolerance in (1e9, 0.1, 1e-6)}
+    once = best - vae.log_joint(x, vae.refine(x, 1).mean)
+    torch.testing.assert_close(left[1e9], once)  # nobody takes a second step
+    assert left[0.1].mean() < once.mean()
+    assert left[0.1].max() < 0.5
+    assert left[1e-6].max() < 1e-4
+    alone = torch.cat([vae.refine(one, 60, 0.1).mean for one in x.split(1)])  # who settles early disturbs nobody
+    torch.testing.assert_close(vae.refine(x, 60, 0.1).mean, alone)
 
 
 def test_refinement_is_exact_for_a_linear_decoder_and_so_is_its_score(double):

@@ -2,17 +2,14 @@
 
 import json
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-import torch
 
 from gpin.demo.comparison import Result
 from gpin.demo.experiment import Settings, compete, load_digits
 from gpin.demo.figures import pngs
 from gpin.demo.page import compose
 from gpin.files import write_whole
+from gpin.threads import threads
 
 __all__ = ["run"]
 
@@ -30,24 +27,13 @@ def run(folder: Path, settings: Settings | None = None, progress: bool | None = 
         part.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass  # better to fail now than after a minute of training
-    with _one_thread():
+    with threads(1):  # the networks are so small that two would wait for each other
         digits = load_digits(settings)
         contenders = compete(digits, settings, progress)
         uncertainty = contenders["gp"].vae.uncertainty(digits.test).total
         result = Result(settings, digits, contenders, uncertainty, folder)
         _write(result)
     return result
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Torch on one thread: the networks are so small that two would wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _write(result: Result) -> None:

@@ -15,6 +15,7 @@ from gpin.experiments.jobs import Job
 from gpin.experiments.posterior import grid_scores
 from gpin.experiments.protocols import ROWS, Entry
 from gpin.experiments.tables import ResultTable
+from gpin.threads import threads
 from gpin.vae import VAE, build
 
 __all__ = ["Expense", "expense"]
@@ -53,11 +54,13 @@ class Expense:
     Attributes:
         kinds: Of runs.
         workers: At a time.
+        threads: Of each worker.
         memory: Peak of this process while it measured, bytes: a worker's needs more for data and scores.
     """
 
     kinds: Sequence[Kind]
     workers: int
+    threads: int
     memory: int
 
     @property
@@ -77,6 +80,7 @@ class Expense:
         return {
             "runs": self.runs,
             "workers": self.workers,
+            "threads": self.threads,
             "seconds": self.seconds,
             "memory_bytes": self.memory,
             "kinds": kinds,
@@ -96,24 +100,27 @@ class Expense:
             for kind in self.kinds
         ]
         notes = [
-            f"{self.runs:,} runs, {_duration(self.seconds)} with {self.workers} workers of one thread at the speed "
-            f"just measured on this machine. {self.memory / 2**20:,.0f} MB to train; data and scores come on top."
+            f"{self.runs:,} runs, {_duration(self.seconds)} with {_counted(self.workers, 'worker')} of "
+            f"{_counted(self.threads, 'thread')} at the speed just measured on this machine. "
+            f"{self.memory / 2**20:,.0f} MB to train; data and scores come on top."
         ]
         return ResultTable(title, ["", "runs", "parameters", "a step", "a run", "all runs"], rows, notes=notes)
 
 
-def expense(entries: Sequence[Entry], workers: int) -> Expense:
-    """Measure a step and a score of every kind of run."""
+def expense(entries: Sequence[Entry], workers: int, each: int = 1) -> Expense:
+    """Measure a step and a score of every kind of run.
+
+    Arguments:
+        entries: The runs.
+        workers: At a time.
+        each: Threads of a worker.
+    """
     kinds: dict[tuple[str, str, int], list[Entry]] = {}
     for entry in entries:
         kinds.setdefault((entry.data, entry.row, entry.latent_dim), []).append(entry)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with threads(each):
         measured = [_kind(same) for same in kinds.values()]
-    finally:
-        torch.set_num_threads(threads)
-    return Expense(measured, workers, _peak_memory())
+    return Expense(measured, workers, each, _peak_memory())
 
 
 def _kind(same: Sequence[Entry]) -> Kind:
@@ -167,7 +174,7 @@ def _counts(job: Job) -> tuple[int, int, int]:
 
 def _step_seconds(vae: VAE, x: torch.Tensor, rate: float) -> float:
     vae.train()
-    optimiser = torch.optim.Adam(vae.parameters(), rate)
+    optimiser = torch.optim.Adam(vae.parameters(), rate, fused=True)
 
     def step() -> None:
         optimiser.zero_grad()
@@ -195,6 +202,10 @@ def _peak_memory() -> int:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # bytes there, kilobytes elsewhere
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("s" if count != 1 else "")
 
 
 def _duration(seconds: float) -> str:

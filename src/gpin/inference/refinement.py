@@ -21,8 +21,8 @@ from gpin.inference.base import Generative
 
 __all__ = ["jacobian", "linearise", "newton_step", "refine"]
 
-CHUNK = 2**24
-"""Entries of a Jacobian that are held at a time: 64 MiB in float32."""
+CHUNK = 2**19
+"""Entries of a Jacobian that are held at a time: what a cache holds is faster than what memory does."""
 
 HALVINGS = 12
 
@@ -72,30 +72,35 @@ def newton_step(factor: Float[Tensor, "batch d d"], gradient: Float[Tensor, "bat
 
 
 @torch.no_grad()
-def refine(model: Generative, x: Tensor, z: Tensor, steps: int) -> PrecisionNormal:
-    """`steps` damped Gauss–Newton steps from z, each halved per instance until log p(x, z) does not fall.
+def refine(model: Generative, x: Tensor, z: Tensor, steps: int, tolerance: float = 0.0) -> PrecisionNormal:
+    """Damped Gauss–Newton steps from z, each halved per instance until log p(x, z) does not fall.
 
     Arguments:
         model: The generative model.
         x: `(batch, *shape)`.
         z: Where to start, `(batch, d)`.
-        steps: How many; 0 gives the Gaussian with the curvature at z.
+        steps: How many at most; 0 gives the Gaussian with the curvature at z.
+        tolerance: Nats; an instance whose log p(x, z) gains no more by a step has settled, and takes no other.
     """
     value = model.log_joint(x, z)
+    moving = torch.arange(len(x), device=x.device)
     for _ in range(steps):
-        factor, gradient = linearise(model, x, z)
-        step = newton_step(factor, gradient)
-        pending = torch.ones_like(value, dtype=torch.bool)
+        factor, gradient = linearise(model, x[moving], z[moving])
+        step, before = newton_step(factor, gradient), value[moving]
+        pending = torch.arange(len(moving), device=x.device)
         for _ in range(HALVINGS):
-            rows = pending.nonzero().flatten()
-            trial = z[rows] + step[rows]
+            rows = moving[pending]
+            trial = z[rows] + step[pending]
             reached = model.log_joint(x[rows], trial)
             better = reached >= value[rows]
             z[rows[better]] = trial[better]
             value[rows[better]] = reached[better]
-            pending[rows[better]] = False
-            if not pending.any():
+            pending = pending[~better]
+            if not len(pending):
                 break
             step = step / 2
+        moving = moving[value[moving] - before > tolerance]
+        if not len(moving):
+            break
     factor, _ = linearise(model, x, z)
     return PrecisionNormal(z, factor)

@@ -42,7 +42,7 @@ class Trainer:
         self.config, self.processes = config, processes
         groups = vae.parameter_groups(config.learning_rate)
         self.rates = [group["lr"] for group in groups]
-        self.optimiser = torch.optim.Adam(groups)
+        self.optimiser = torch.optim.Adam(groups, fused=True)
         stages = vae.inference.stages()
         self.stages = [stage.name for stage in stages]
         self.beginnings = stage_beginnings([stage.share for stage in stages], config.epochs)
