@@ -123,6 +123,34 @@ def test_the_status_of_what_is_only_timed(gpin):
     assert json.loads(gpin("experiment", "status", "inference-time", "--json").out)["measured"] is False
 
 
+def test_results_of_other_images_are_not_taken_for_these(gpin, here, monkeypatch):
+    work(Store("experiments"), jobs())
+    assert gpin("experiment", "run", "digits", *ROWS).code == 0
+    monkeypatch.setattr("gpin.data.sources.Source.fingerprint", lambda self: "another")
+    said = gpin("experiment", "run", "digits", *ROWS)
+    assert (said.code, said.one_line) == (2, True)
+    assert "results of other images under the name digits" in said.err
+
+
+def test_what_is_only_timed_is_measured_here_with_the_threads_asked_for(gpin, monkeypatch):
+    import gpin.experiments.times as times
+
+    asked = []
+
+    def measure(experiment, protocol, count, told):
+        asked.append(count)
+        return {"what": times._what(experiment, protocol), "columns": [], "threads": count}
+
+    monkeypatch.setattr(times, "measure_times", measure)
+    for count in ("1", "1", "2"):
+        assert gpin("experiment", "run", "inference-time", "--threads", count).code == 0
+    assert asked == [1, 2]  # what was measured is not measured again, but with other threads it is
+    for flag, value in (("--executor", "ray"), ("--workers", "4"), ("--rows", "vae"), ("--threads", "0")):
+        said = gpin("experiment", "run", "inference-time", flag, value)
+        assert (said.code, said.one_line) == (2, True)
+        assert flag[2:] in said.err
+
+
 def test_a_table_of_some_runs_says_that_it_is_one(gpin):
     store = Store("experiments")
     work(store, jobs()[:3])
@@ -226,7 +254,7 @@ def test_wrong_use_is_one_sentence(command, arguments, said, gpin, tmp_path):
     ("arguments", "said"),
     [
         (["--workers", "-1"], "workers must be a whole number of at least 1, got -1"),
-        (["--threads", "0"], "threads must be at least 1, got 0"),
+        (["--threads", "0"], "threads must be a whole number of at least 1, got 0"),
         (["--executor", "slurm", "--slurm", "partition"], "--slurm takes key=value"),
     ],
 )

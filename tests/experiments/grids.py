@@ -54,6 +54,7 @@ def pretend(store, one, scores, validation=-1.0, parameters=1000, seconds=2.0, f
     record = {
         "fingerprint": fingerprint,
         "parameters": parameters,
+        "instances": {"train": 9000, "validation": 1000, "test": len(scores["instance"])},
         "validation_elbo": validation,
         "training_seconds": seconds,
         "environment": {"machine": "none"},

@@ -1,6 +1,7 @@
 """The page, the figure and the tables of times and true posteriors, from a small experiment that was really run."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -42,7 +43,7 @@ def store(tmp_path_factory):
     work(found, [entry.job for entry in PLANE.entries(SMALL)])
     for i, entry in enumerate(TABLE.entries(SMALL)):
         pretend(found, entry.job, columns(i, uncertain=entry.row.startswith("gp")))
-    write_times(found, TIMES, SMALL, measure_times(TIMES, SMALL, lambda what: None))
+    write_times(found, TIMES, SMALL, measure_times(TIMES, SMALL, 1, lambda what: None))
     return found
 
 
@@ -122,6 +123,24 @@ def test_times_are_ratios_to_the_vae_beside_the_papers(store):
     (table,), _ = result_tables(TIMES, SMALL, store, [])
     assert [row[4:] for row in table.rows] == [["3.6", "1.00"], ["4.8", "1.33"], ["", ""]]
     assert read_times(Store(store.root / "nowhere"), TIMES, SMALL) is None
+    other = replace(TIMES, rows={"small": ("vae", "gp")})
+    assert read_times(store, other, SMALL) is None  # what was measured is another table
+
+
+def test_the_page_has_rows_and_dimensions_that_nobody_asked_for(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "EXPERIMENTS", {TABLE.name: TABLE})
+    found = Store(tmp_path)
+    for entry in TABLE.entries(SMALL, [10, 20], ["vae", "hf-4"]):
+        pretend(found, entry.job, columns())
+    content = compose(found, SMALL).html()
+    assert "d = 20" in content
+    assert "HF (4)" in content
+    assert "IAF" not in content
+
+
+def test_the_figure_of_an_encoder_without_uncertainty_is_refused(store):
+    with pytest.raises(InputError, match="towers does not know its uncertainty"):
+        uncertainty_figure(store, PLANE.entries(SMALL), "towers")
 
 
 def test_correlations_are_scipys(store):

@@ -84,3 +84,14 @@ def test_the_best_gaussian_of_two_modes_takes_one_of_them():
     kept = log_joint > -30
     found = best_gaussian_kl(Posterior(points[kept], log_joint[kept], 0.02))
     assert found == pytest.approx(math.log(2), abs=1e-3)
+
+
+def test_a_posterior_far_out_is_found_there(double):
+    model = correlated(0.01)
+    vae = model.vae("vae", known=True).eval()
+    x = vae.decode(torch.tensor([[0.0, 0.0], [8.0, -7.0]]))
+    near, far = posteriors(vae, x)
+    expected = model.log_prob(x)
+    assert [near.log_evidence, far.log_evidence] == pytest.approx(expected.tolist(), abs=1e-3)
+    with pytest.raises(gpin.InputError, match="does not end within 50 standard deviations"):
+        posteriors(vae, vae.decode(torch.full((1, 2), 1000.0)))

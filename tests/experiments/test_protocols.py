@@ -82,7 +82,7 @@ def test_identities_are_what_they_were():
     assert [first["mnist"].job.identity, first["celeba"].job.identity, last.job.identity] == IDENTITIES
 
 
-IDENTITIES = ["71375a1aa48c6ca8", "b392af05815ebe8e", "42b4149c7bad8213"]
+IDENTITIES = ["3825fc4fdd604d33", "49a1bcbff9bd4b6f", "ad147cc624bafe31"]
 
 
 @pytest.mark.parametrize("name", ROWS)

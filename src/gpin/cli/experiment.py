@@ -84,32 +84,40 @@ def run(
     """
     import os
 
-    from gpin.data import load_benchmark
     from gpin.errors import InputError
     from gpin.experiments.executors import EXECUTORS
     from gpin.inputs import whole_number
 
     chosen = _chosen(name, protocol, store, latent_dim, rows)
     count = whole_number(os.cpu_count() or 1 if workers is None else workers, "workers")
+    threads = whole_number(threads, "threads")
     if address is not None and executor != "ray":
         raise InputError("--address is that of a Ray cluster: it goes with --executor ray")
     if slurm and executor != "slurm":
         raise InputError("--slurm is for Slurm: it goes with --executor slurm")
     again = f"gpin experiment table {name}{_flags(protocol, store, latent_dim, rows)}"
     if not chosen.experiment.trained:
-        _only_timed(chosen, name, dry_run or rows is not None or latent_dim is not None)
+        others = {
+            "--rows": rows,
+            "--latent-dim": latent_dim,
+            "--dry-run": dry_run or None,
+            "--workers": workers,
+            "--executor": None if executor == "local" else executor,
+        }
+        _only_timed(chosen, name, threads, [flag for flag, value in others.items() if value is not None])
         print_json({"measured": True, "store": str(store)}) if json else print(f"measured: {again}")
         return
     jobs = [entry.job for entry in chosen.entries]
     missing = chosen.store.missing(jobs)
     if dry_run:
-        _say_expense(chosen, [entry for entry in chosen.entries if entry.job in missing], count, json)
+        open_jobs = {job.identity for job in missing}
+        entries = [entry for entry in chosen.entries if entry.job.identity in open_jobs]
+        _say_expense(chosen, entries, count, threads, json)
         return
+    _refuse_other_data(chosen, {job.data for job in missing})
+    if chosen.experiment.time_dims:
+        _measure_times(chosen, threads)
     if missing:
-        for data in dict.fromkeys(job.data for job in missing):
-            load_benchmark(data)  # better said once now than by every worker
-        if chosen.experiment.time_dims:
-            _measure_times(chosen)
         for job in missing:
             chosen.store.forget_failure(job)
         with _watching(chosen) as watch:
@@ -236,7 +244,7 @@ def figure(
     from gpin.experiments.figures import uncertainty_figure
     from gpin.report import plots
 
-    chosen = _chosen(name, protocol, store, None, None)
+    chosen = _chosen(name, protocol, store, None, row)
     if not chosen.experiment.grid:
         raise InputError(f"{name} has no figure, only tables: gpin experiment table {name}; uncertainty has one")
     if out.suffix.lower() not in (".png", ".svg"):
@@ -292,17 +300,43 @@ def _chosen(name: str, protocol: str, store: Path, latent_dim: str | None, rows:
     return _Chosen(one, how, one.entries(how, dims, names), Store(store))
 
 
-def _measure_times(chosen: _Chosen) -> None:
+def _refuse_other_data(chosen: _Chosen, needed: set[str]) -> None:
+    """Results of other images are no part of this table: better said once now than by every worker.
+
+    Arguments:
+        chosen: The experiment.
+        needed: Data sets that will be trained on; of the others, those that are not here are not looked at.
+    """
+    from gpin.data import open_source
+    from gpin.errors import InputError
+    from gpin.experiments.gathering import Gathered
+
+    known = Gathered(chosen.store, chosen.entries).fingerprints
+    for data in dict.fromkeys(entry.data for entry in chosen.entries):
+        try:
+            source = open_source(data)
+        except InputError:
+            if data in needed:
+                raise
+            continue
+        if data in known and known[data] != {source.fingerprint()}:
+            raise InputError(
+                f"{chosen.store.root} has results of other images under the name {data} than are here now: "
+                "take another --store, or move those results away"
+            )
+
+
+def _measure_times(chosen: _Chosen, threads: int) -> None:
     """Time inference, unless that was done; only while nothing else runs is it worth something."""
     from gpin.experiments.times import measure_times, read_times, write_times
 
-    if read_times(chosen.store, chosen.experiment, chosen.protocol) is None:
+    one, protocol = chosen.experiment, chosen.protocol
+    found = read_times(chosen.store, one, protocol)
+    if found is None or found["threads"] != threads:
         told = (
             (lambda what: print(f"timing inference: {what}", file=sys.stderr)) if on_terminal() else lambda what: None
         )
-        write_times(
-            chosen.store, chosen.experiment, chosen.protocol, measure_times(chosen.experiment, chosen.protocol, told)
-        )
+        write_times(chosen.store, one, protocol, measure_times(one, protocol, threads, told))
 
 
 def _write(out: Path, content: bytes) -> None:
@@ -342,12 +376,12 @@ def _format(asked: str | None, out: Path | None) -> str:
     return asked or ending or ""
 
 
-def _only_timed(chosen: _Chosen, name: str, otherwise: bool) -> None:
+def _only_timed(chosen: _Chosen, name: str, threads: int, others: list[str]) -> None:
     from gpin.errors import InputError
 
-    if otherwise:
-        raise InputError(f"{name} trains nothing and has its own rows: it takes no --rows, --latent-dim or --dry-run")
-    _measure_times(chosen)
+    if others:
+        raise InputError(f"{name} trains nothing, has its own rows, and is measured here: it takes no {others[0]}")
+    _measure_times(chosen, threads)
 
 
 def _say_whether_timed(chosen: _Chosen, name: str, json: bool) -> None:
@@ -394,13 +428,13 @@ def _watching(chosen: _Chosen) -> Iterator[Callable[[], None]]:
         yield watch
 
 
-def _say_expense(chosen: _Chosen, entries: "list[Entry]", workers: int, json: bool) -> None:
+def _say_expense(chosen: _Chosen, entries: "list[Entry]", workers: int, threads: int, json: bool) -> None:
     from gpin.experiments.expense import expense
     from gpin.experiments.tables import show
 
     if on_terminal():
         print("measuring a step of every method …", file=sys.stderr)
-    found = expense(entries, workers)
+    found = expense(entries, workers, threads)
     if json:
         print_json(found.record())
     else:

@@ -39,6 +39,8 @@ def uncertainty_figure(store: Store, entries: Sequence[Entry], row: str = "gp") 
         raise InputError(f"the model of {entry} is no longer in {store.folder(entry.job)}: the figure needs it")
     vae, run = load(folder), open_run(folder.parent)
     scores = parquet.read_table(store.scores(entry.job)).to_pydict()
+    if "uncertainty" not in scores:
+        raise InputError(f"the encoder of {row} does not know its uncertainty, by which the figure is ordered")
     uncertainty = np.asarray(scores["uncertainty"])
     chosen = plots.even_ranks(uncertainty, SHOWN)
     test = run.data().test

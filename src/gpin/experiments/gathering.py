@@ -142,6 +142,12 @@ class Gathered:
                 found.setdefault(entry.data, set()).add(record["fingerprint"])
         return found
 
+    def sizes(self, data: str) -> list[tuple[int, int]]:
+        """How many instances were trained and scored on."""
+        found = [self.results[entry.job.identity] for entry in self.entries if entry.data == data]
+        counts = [record["instances"] for record in found if record is not None]
+        return sorted({(count["train"], count["test"]) for count in counts})
+
     @cached_property
     def _scores(self) -> duckdb.DuckDBPyConnection:
         """Table `runs`, of each split the best on validation data, and table `scores`, all of their instances."""

@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 
 from gpin.errors import InputError
 from gpin.experiments.figures import uncertainty_figure
 from gpin.experiments.gathering import Gathered
-from gpin.experiments.protocols import EXPERIMENTS, Protocol
+from gpin.experiments.protocols import EXPERIMENTS, ROWS, Entry, Experiment, Protocol
 from gpin.experiments.results import result_tables
-from gpin.experiments.store import Store
+from gpin.experiments.store import JOB, VERSION, Store
 from gpin.experiments.tables import ResultTable
+from gpin.files import read_record
 from gpin.report import Page, Section, plots
 
 __all__ = ["compose"]
@@ -24,7 +26,7 @@ def compose(store: Store, protocol: Protocol) -> Page:
     )
     environments: list[dict[str, object]] = []
     for experiment in EXPERIMENTS.values():
-        entries = experiment.entries(protocol)
+        entries = _entries(experiment, protocol, store)
         tables, gathered = result_tables(experiment, protocol, store, entries)
         if not tables:
             continue
@@ -33,7 +35,7 @@ def compose(store: Store, protocol: Protocol) -> Page:
             section.text(f"{gathered.done} of {len(entries)} runs are done.", kind="note")
         _put(section, tables)
         if experiment.grid and gathered.done:
-            _draw(section, store, gathered)
+            _draw(section, store, gathered, experiment.rows[protocol.name][0])
         environments += [one for one in gathered.environments if one not in environments]
     if not page.sections:
         raise InputError(f"{store.root} has no result of the {protocol.name} protocol yet: gpin experiment run …")
@@ -42,6 +44,24 @@ def compose(store: Store, protocol: Protocol) -> Page:
     for environment in environments:
         section.text("Machine: " + ", ".join(f"{key} {value}" for key, value in environment.items()), kind="note")
     return page
+
+
+def _entries(experiment: Experiment, protocol: Protocol, store: Store) -> list[Entry]:
+    """What the protocol asks for, and whatever else the store has of the experiment: other rows, other dimensions."""
+    asked = {(entry.row, entry.latent_dim) for entry in experiment.entries(protocol)}
+    dims = sorted({dim for _, dim in asked} | (set() if experiment.grid else _latent_dims(store)))
+    every = experiment.entries(protocol, dims, list(ROWS)) if asked else []
+    here = {(entry.row, entry.latent_dim) for entry in every if (store.folder(entry.job) / "result.json").exists()}
+    return [entry for entry in every if (entry.row, entry.latent_dim) in asked | here]
+
+
+def _latent_dims(store: Store) -> set[int]:
+    """Of all jobs in a store."""
+    found = set()
+    for path in store.root.glob("*/job.json"):
+        with suppress(InputError, OSError):
+            found.add(int(read_record(path, JOB, VERSION, "a job")["settings"]["model"]["latent_dim"]))
+    return found
 
 
 def _lead(protocol: Protocol) -> list[str]:
@@ -64,10 +84,10 @@ def _put(section: Section, tables: Sequence[ResultTable]) -> None:
             section.text(note, kind="note")
 
 
-def _draw(section: Section, store: Store, gathered: Gathered) -> None:
+def _draw(section: Section, store: Store, gathered: Gathered, row: str) -> None:
     """The figure, where the model that it needs is at hand."""
     try:
-        figure = uncertainty_figure(store, gathered.entries, gathered.entries[0].row)
+        figure = uncertainty_figure(store, gathered.entries, row)
     except InputError as error:
         section.text(f"The figure is missing: {error}.", kind="note")
         return

@@ -23,6 +23,7 @@ class Paper:
     Attributes:
         log_likelihood: By data set, latent dimension and method: the summary, in nats.
         marks: Likewise: how the paper marks it.
+        supplement: Likewise: the mean that its supplement has, beside those of a dense decoder.
         inference_time: By data set and method: milliseconds a batch of 128, at 50 latent dimensions.
         dense_log_likelihood: By data set, latent dimension and method: with a fully connected decoder.
         dense_inference_time: Likewise, milliseconds a batch.
@@ -30,6 +31,7 @@ class Paper:
 
     log_likelihood: dict[str, dict[int, dict[str, Summary]]] = field(default_factory=dict)
     marks: dict[str, dict[int, dict[str, Mark]]] = field(default_factory=dict)
+    supplement: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)
     inference_time: dict[str, dict[str, float]] = field(default_factory=dict)
     dense_log_likelihood: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)
     dense_inference_time: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)
@@ -52,7 +54,14 @@ def _read() -> Paper:
         }
         for key in ("dense_log_likelihood", "dense_inference_time")
     }
-    return Paper(likelihood, marks, content["inference_time"], **dense)
+    supplement = {
+        name: {
+            int(dim): {method: other for method, (_, other) in column.items() if other is not None}
+            for dim, column in by_dim.items()
+        }
+        for name, by_dim in content["dense_log_likelihood"].items()
+    }
+    return Paper(likelihood, marks, supplement, content["inference_time"], **dense)
 
 
 PAPER = _read()

@@ -9,12 +9,16 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from gpin.errors import InputError
 from gpin.vae import VAE
 
 __all__ = ["Posterior", "best_gaussian_kl", "grid_scores", "posteriors"]
 
-REACH = 6.0
-"""The prior's mass beyond so many standard deviations is 3e-9: the first grid ends there."""
+REACH, FARTHEST, WIDER = 6.0, 50.0, 1.5
+"""The prior's mass beyond 6 standard deviations is 3e-9: the first grid ends there, or farther out, where a posterior
+reaches so far."""
+BORDER = 15.0
+"""Nats below its highest point at which every posterior must be by then."""
 COARSE = 0.1
 """Side of a cell of the first grid."""
 DEPTH = 30.0
@@ -56,13 +60,10 @@ class Posterior:
 @torch.no_grad()
 def posteriors(vae: VAE, x: Tensor) -> list[Posterior]:
     """Of each instance of x `(batch, *shape)`, for a model with two latent dimensions."""
-    side = COARSE
-    ticks = torch.arange(-REACH + side / 2, REACH, side, dtype=torch.float64)
-    points = torch.cartesian_prod(ticks, ticks)
-    coarse = _log_joint(vae, x, points)  # one decoder pass for all instances
+    points, coarse = _first_grid(vae, x)
     found = []
     for i, one in enumerate(x):
-        at, value, width = points, coarse[:, i], side
+        at, value, width = points, coarse[:, i], COARSE
         while (core := int((value > value.max() - CORE).sum())) < ENOUGH:
             kept = at[value > value.max() - DEEP[core < FEW]]
             width /= 2
@@ -72,6 +73,22 @@ def posteriors(vae: VAE, x: Tensor) -> list[Posterior]:
         kept = value > value.max() - DEPTH
         found.append(Posterior(at[kept], value[kept], width))
     return found
+
+
+def _first_grid(vae: VAE, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Centres of cells `(points, 2)` that hold every posterior, and log p(x, z) there, `(points, batch)`."""
+    reach = REACH
+    while reach < FARTHEST:
+        ticks = torch.arange(-reach + COARSE / 2, reach, COARSE, dtype=torch.float64)
+        points = torch.cartesian_prod(ticks, ticks)
+        values = _log_joint(vae, x, points)  # one decoder pass for all instances
+        outside = points.abs().amax(-1) > reach - COARSE
+        if (values[outside].amax(0) < values.amax(0) - BORDER).all():
+            return points, values
+        reach *= WIDER
+    raise InputError(
+        f"a posterior does not end within {FARTHEST:.0f} standard deviations of the prior: no grid holds it"
+    )
 
 
 def _log_joint(vae: VAE, x: Tensor, points: Tensor) -> Tensor:

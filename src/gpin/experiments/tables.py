@@ -154,6 +154,11 @@ def _title(experiment: Experiment, data: str) -> str:
     return experiment.title if experiment.data == (data,) else f"{experiment.title}, {data.upper()}"
 
 
+def _name(line: Line) -> str:
+    """Of a row, with how many of its trainings are there where some are not."""
+    return ROWS[line.row].title + (f" ({line.done} of {line.wanted} runs)" if line.done < line.wanted else "")
+
+
 def _scores(
     title: str,
     experiment: Experiment,
@@ -167,7 +172,7 @@ def _scores(
     runs = max(line.refined.runs for line in lines)
     # The paper's marks compare methods; ablations explain one of them, and what lacks runs is not compared yet.
     methods = [line for line in lines if not ROWS[line.row].ablation] or lines
-    compared = [line for line in methods if line.refined.runs == runs > 1]
+    compared = [line for line in methods if line.done == line.wanted and line.refined.runs > 1]
     for column, score in ((1, "log_likelihood"), (2, "refined")):
         for name, colour in mark({line.row: getattr(line, score) for line in compared}).items():
             if colour:
@@ -178,7 +183,7 @@ def _scores(
             marks[i, 3] = paper[line.row][1]
     rows = [
         [
-            ROWS[line.row].title + (f" ({line.done} of {line.wanted} runs)" if line.done < line.wanted else ""),
+            _name(line),
             _summary(line.log_likelihood),
             _summary(line.refined),
             paper[line.row][0] if line.row in paper else "",
@@ -189,18 +194,24 @@ def _scores(
         f"Test log-likelihood in nats, importance-weighted with K = {protocol.scoring.samples} samples, mean ± "
         f"standard deviation over {runs} {'run' if runs == 1 else 'runs'}. Encoder: proposals of the method's own "
         "encoder. Refined: proposals fitted to each instance, the same way for all, so that it is the model that is "
-        "scored.",
+        "scored (they start from the encoder's mean, and end within about 0.1 nats of the mode).",
         "Red (bold): the best; blue (italic): not told from it by Welch's t-test at 1 %. Ablations, and rows that lack "
-        "runs, are not compared.",
+        "runs, are not compared." + (FEW_RUNS if runs < 5 else ""),
         *_cautions(gathered, data),
         *_about_paper(protocol, bool(paper)),
+        *([] if experiment.decoder == "dense" else _otherwise_in_the_supplement(lines, data, dim)),
     ]
     return ResultTable(title, ["", "log p(x), encoder", "log p(x), refined", "paper"], rows, marks, notes)
 
 
+FEW_RUNS = " From so few runs that test tells little apart: the paired differences tell more."
+
+
 def _cautions(gathered: Gathered, data: str) -> list[str]:
-    """What makes the runs less alike than the table looks."""
-    found = []
+    """What the runs were trained and scored on, and what makes them less alike than the table looks."""
+    found = [
+        f"Trained on {train:,} instances, scored on {test:,} of the test part." for train, test in gathered.sizes(data)
+    ]
     if len(gathered.fingerprints.get(data, ())) > 1:
         found.append(f"The runs on {data} did not all have the same images: their fingerprints differ.")
     if data in BENCHMARKS and BENCHMARKS[data].counts[1] is None:
@@ -219,10 +230,22 @@ def _about_paper(protocol: Protocol, known: bool) -> list[str]:
     ]
 
 
+def _otherwise_in_the_supplement(lines: Sequence[Line], data: str, dim: int) -> list[str]:
+    """Where the paper's supplement has another number than its table."""
+    table = PAPER.log_likelihood.get(data, {}).get(dim, {})
+    other = PAPER.supplement.get(data, {}).get(dim, {})
+    differing = [
+        f"{ROWS[line.row].title} {other[line.row]:.1f}"
+        for line in lines
+        if line.row in other and f"{other[line.row]:.1f}" != f"{table[line.row].mean:.1f}"
+    ]
+    return [f"The paper's supplement has other numbers for {', '.join(differing)}."] if differing else []
+
+
 def _differences(title: str, lines: Sequence[Line]) -> ResultTable:
     rows = [
         [
-            ROWS[line.row].title,
+            _name(line),
             *(
                 cell
                 for one in line.differences
@@ -250,7 +273,7 @@ def _diagnostics(title: str, lines: Sequence[Line]) -> ResultTable:
     head = ["", "gap", "ELBO", "ESS", "k̂ > 0.7", "MC error", "ρ unc.", "ρ −ELBO", "size"]
     rows = [
         [
-            ROWS[line.row].title,
+            _name(line),
             _summary(line.gap),
             _summary(line.elbo),
             "{:.1f} / {:.1f}".format(*line.ess),
@@ -266,7 +289,7 @@ def _diagnostics(title: str, lines: Sequence[Line]) -> ResultTable:
         "Gap: the ELBO of the refined Gaussian less the encoder's, nats, mean over instances ± standard deviation over "
         "runs; below zero where the fitted Gaussian is worse than the encoder's posterior. By proposals of the encoder "
         "/ refined: ESS, effective samples; k̂ > 0.7, share of instances whose score cannot be trusted; MC error, of "
-        "the mean.",
+        "the mean (it means little where most k̂ are above 0.7).",
         "ρ: Spearman's rank correlation of the gap, instance by instance, ± its standard error, with the GP's "
         "uncertainty (unc.), and with −ELBO, which every encoder has: the baseline to beat (it shares its noise "
         "with the gap). Size: parameters.",
@@ -283,7 +306,7 @@ def posterior_tables(gathered: Gathered) -> list[ResultTable]:
             found = gathered.posterior_line(line.row, data, dim)
             means = (found.log_evidence, found.kl, found.best_kl, found.excess)
             tellers = (*found.by_uncertainty, *found.by_elbo)
-            rows.append([ROWS[line.row].title, *map(_summary, means), *("" if c is None else str(c) for c in tellers)])
+            rows.append([_name(line), *map(_summary, means), *("" if c is None else str(c) for c in tellers)])
         head = [
             "",
             "log p(x)",

@@ -16,17 +16,22 @@ from gpin.experiments.paper import PAPER
 from gpin.experiments.protocols import ROWS, Experiment, Protocol
 from gpin.experiments.store import Store
 from gpin.experiments.tables import ResultTable
-from gpin.files import read_record, write_record
+from gpin.files import checksum, read_record, write_record
 from gpin.runs.folder import environment
+from gpin.threads import threads
 from gpin.vae import VAE, build
 
 __all__ = ["measure_times", "read_times", "time_tables", "write_times"]
 
 BATCH, REPEATS = 128, 5
 FORMAT, VERSION = "gpin-times", 1
+RECIPE = 1
+"""To be raised by every change after which inference would take another time."""
 
 
-def measure_times(experiment: Experiment, protocol: Protocol, told: Callable[[str], None]) -> dict[str, Any]:
+def measure_times(
+    experiment: Experiment, protocol: Protocol, count: int, told: Callable[[str], None]
+) -> dict[str, Any]:
     """The times of every row of every column, ready for JSON.
 
     Time does not depend on what the weights are, but for line searches, so models and images are random.
@@ -34,15 +39,24 @@ def measure_times(experiment: Experiment, protocol: Protocol, told: Callable[[st
     Arguments:
         experiment: Whose rows and columns.
         protocol: "paper" takes as many images as the test part has, "desk" one batch.
+        count: Threads.
         told: Called with each column before it is measured.
     """
     columns = []
-    for data in experiment.data:
-        for dim in experiment.time_dims:
-            told(f"{data}, d = {dim}")
-            columns.append(_column(data, dim, experiment.decoder, experiment.rows[protocol.name], protocol))
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
-    return {"columns": columns, "threads": torch.get_num_threads(), "load": load, "environment": environment()}
+    with threads(count):
+        for data in experiment.data:
+            for dim in experiment.time_dims:
+                told(f"{data}, d = {dim}")
+                columns.append(_column(data, dim, experiment.decoder, experiment.rows[protocol.name], protocol))
+    what = _what(experiment, protocol)
+    return {"what": what, "columns": columns, "threads": count, "load": load, "environment": environment()}
+
+
+def _what(experiment: Experiment, protocol: Protocol) -> str:
+    """The hash of what is measured: times of other rows, or of other options, are not of this table."""
+    rows = {row: [ROWS[row].method, ROWS[row].options] for row in experiment.rows[protocol.name]}
+    return checksum({"recipe": RECIPE, "rows": rows, "data": experiment.data, "dims": experiment.time_dims})
 
 
 def _column(data: str, dim: int, decoder: str, rows: Sequence[str], protocol: Protocol) -> dict[str, Any]:
@@ -95,12 +109,13 @@ def write_times(store: Store, experiment: Experiment, protocol: Protocol, found:
 
 
 def read_times(store: Store, experiment: Experiment, protocol: Protocol) -> dict[str, Any] | None:
-    """What `write_times` wrote; None where there is nothing whole."""
+    """What `write_times` wrote; None where there is nothing whole, or where something else was measured."""
     try:
         path = store.root / "times" / f"{experiment.name}-{protocol.name}.json"
-        return read_record(path, FORMAT, VERSION, "a table of times")
+        found = read_record(path, FORMAT, VERSION, "a table of times")
     except (InputError, OSError):
         return None
+    return found if found.get("what") == _what(experiment, protocol) else None
 
 
 def time_tables(experiment: Experiment, found: Mapping[str, Any]) -> list[ResultTable]:
@@ -123,8 +138,8 @@ def time_tables(experiment: Experiment, found: Mapping[str, Any]) -> list[Result
         notes = [
             f"To encode a batch of {BATCH} and draw one z for every instance: mean of {REPEATS} passes over "
             f"{column['images']:,} images, and the median and range of its ratio to the VAE's before and after. Random "
-            f"weights and images, {found['threads']} thread(s) of a CPU, load average {found['load']:.1f}; the paper's "
-            "were measured on a GPU. Line searches of SA take longer in a trained model.",
+            f"weights and images; {found['threads']} of the machine's cores, load average {found['load']:.1f} "
+            "before. The paper's were measured on a GPU. Line searches of SA take longer in a trained model.",
         ]
         head = ["", "ms", "× VAE", "range", "paper, ms", "paper, × VAE"]
         dense = ", dense decoder" if experiment.decoder == "dense" else ""
