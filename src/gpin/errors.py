@@ -1,10 +1,14 @@
 """What a user can do wrong, said in one sentence."""
 
-__all__ = ["InputError", "TrainingError"]
+__all__ = ["BusyError", "InputError", "TrainingError"]
 
 
 class InputError(ValueError):
     """A value from the user that cannot be used; the message names it, what was expected, and what to do."""
+
+
+class BusyError(InputError):
+    """A folder that another process is training in: the same may succeed later."""
 
 
 class TrainingError(RuntimeError):

@@ -8,9 +8,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from experiments.grids import columns, contents, experiment, job, pretend, protocol
 
 import gpin.experiments.executors as executors
@@ -20,7 +23,7 @@ from gpin.experiments.gathering import Gathered
 from gpin.experiments.leases import NAME
 from gpin.experiments.store import Store
 from gpin.experiments.tables import likelihood_tables
-from gpin.experiments.work import read_plan, work, write_plan
+from gpin.experiments.work import ATTEMPTS, LOG, read_plan, work, worker_name, write_plan
 
 ROWS = ("vae", "gp")
 SLOW_ROWS = ("vae", "gp", "me-2")
@@ -74,15 +77,39 @@ def kill(process):
     return True
 
 
+EPOCHS = "epochs.log"
+
+# A worker whose steps take their time and are all caught in checkpoints, and that notes the epochs it has trained.
+WORKER = f"""
+import os, sys, time
+import gpin.experiments.work as working
+from gpin.training.trainer import Trainer
+
+step, train, notes = Trainer._step, working.train, open(sys.argv[1] + "/{EPOCHS}", "a", buffering=1)
+
+def slow(*arguments):
+    time.sleep(0.05)
+    return step(*arguments)
+
+def noted(*arguments, out, **options):
+    note = lambda number, _: notes.write(f"{{out.parent.name}} {{number}} {{os.getpid()}}\\n")
+    return train(*arguments, out=out, on_epoch=note, **options)
+
+Trainer._step, working.train, working.CHECKPOINT_SECONDS = slow, noted, 0.0
+working.main()
+"""
+
 # Drivers, which are forked from one process that has imported all they need.
 NURSERY = """
-import os, signal, sys
+import os, subprocess, sys
 from pathlib import Path
 from gpin.experiments.executors import run_local
 from gpin.experiments.store import Store
 from gpin.experiments.work import read_plan
 
-root, plan = sys.argv[1:]
+root, plan, worker = sys.argv[1:]
+popen = subprocess.Popen
+subprocess.Popen = lambda asked, **options: popen([*asked[:2], "-c", worker, *asked[4:]], **options)
 for _ in sys.stdin:
     driver = os.fork()
     if driver == 0:
@@ -101,7 +128,7 @@ class Nursery:
     """Starts drivers, one after the other."""
 
     def __init__(self, store, jobs):
-        command = [sys.executable, "-c", NURSERY, str(store.root), str(write_plan(store, jobs))]
+        command = [sys.executable, "-c", NURSERY, str(store.root), str(write_plan(store, jobs)), WORKER]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def start(self):
@@ -124,8 +151,21 @@ class Nursery:
         self.process.stdout.close()
 
 
+def in_training(store, jobs):
+    """Numbers of the processes that are in the middle of a training."""
+    found = []
+    for one in jobs:
+        epochs = sum(path.read_text().count("\n") for path in store.folder(one).glob("run/*/metrics.jsonl"))
+        if 2 <= epochs < one.settings.training.epochs - 1 and store.running(one):
+            found += [int(store.attempts(one)[-1].split()[-1])]
+    return found
+
+
 def harass(store, plan, driver_kills, worker_kills, seed):
-    """Run a grid with two workers, killing so many drivers and workers at random moments; how many it were."""
+    """Run a grid with two workers, killing so many drivers and workers at random moments; how many it were.
+
+    Workers are killed in the middle of a training.
+    """
     moments, jobs = random.Random(seed), jobs_of(plan)
     killed = {"drivers": 0, "workers": 0}
     kept = {}
@@ -147,12 +187,15 @@ def harass(store, plan, driver_kills, worker_kills, seed):
             goal = len(jobs) - (number + 1) * len(jobs) // (len(events) + 1)
             until(lambda driver=driver: workers_of(driver) or not left(), "no workers")
             until(lambda goal=goal: left() <= goal, "nothing is done")
+            until(lambda: all(len(store.attempts(one)) < ATTEMPTS for one in jobs), "no job may die of this")
             time.sleep(moments.uniform(0, 0.5))
             nothing_is_done_twice()
-            workers = workers_of(driver)
             if what == "workers":
-                killed["workers"] += bool(workers) and kill(moments.choice(workers))
+                until(lambda: in_training(store, jobs) or not left(), "nothing is trained")
+                training = in_training(store, jobs)
+                killed["workers"] += bool(training) and kill(moments.choice(training))
                 continue
+            workers = workers_of(driver)
             killed["drivers"] += left() > 0 and kill(driver)
             nursery.end()
             until(lambda workers=workers: not any(map(alive, workers)), "orphans")
@@ -164,57 +207,133 @@ def harass(store, plan, driver_kills, worker_kills, seed):
     return killed
 
 
-def undisturbed(folder, plan):
-    store = Store(folder)
-    work(store, jobs_of(plan))
-    return tables(store, plan)
+def assert_as_in_peace(store, folder, plan):
+    """Every number is that of the same grid when nothing is killed, to the last bit."""
+    peace, jobs, threads = Store(folder), jobs_of(plan), torch.get_num_threads()
+    torch.set_num_threads(1)  # as the workers: on that the last bits may depend
+    work(peace, jobs)
+    torch.set_num_threads(threads)
+    assert tables(store, plan) == tables(peace, plan)
+    for one in jobs:
+        assert store.scores(one).read_bytes() == peace.scores(one).read_bytes()
+        assert Store(store.root).result(one)["validation_elbo"] == peace.result(one)["validation_elbo"]
+
+
+def assert_resumed(store):
+    """Trainings went on where they were killed: some are of several processes, and no epoch was trained twice."""
+    notes = [line.split() for line in (store.root / EPOCHS).read_text().splitlines()]
+    assert max(Counter((one, epoch) for one, epoch, _ in notes).values()) == 1
+    assert max(Counter(one for one, _ in {(one, process) for one, _, process in notes}).values()) > 1
 
 
 def test_killed_workers_and_a_killed_driver_change_no_number(tmp_path):
-    plan = experiment(*ROWS), protocol(splits=4, epochs=2)
-    assert len(jobs_of(plan)) == 8
+    plan = experiment(*ROWS), protocol(splits=3, epochs=6)
+    assert len(jobs_of(plan)) == 6
     store = Store(tmp_path / "harassed")
     killed = harass(store, plan, driver_kills=1, worker_kills=1, seed=0)
     assert killed == {"drivers": 1, "workers": 1}
-    found = tables(store, plan)
-    assert found == undisturbed(tmp_path / "peace", plan)
-    assert "runs)" not in found[0]  # all are there
+    assert_resumed(store)
+    assert_as_in_peace(store, tmp_path / "peace", plan)
+    assert "runs)" not in tables(store, plan)[0]  # all are there
 
 
 @pytest.mark.slow
 def test_killed_workers_and_drivers_change_no_number_of_a_larger_grid(tmp_path):
-    plan = experiment(*SLOW_ROWS), protocol(splits=5, initialisations=2, epochs=3)
+    plan = experiment(*SLOW_ROWS), protocol(splits=5, initialisations=2, epochs=6)
     assert len(jobs_of(plan)) == 30
     store = Store(tmp_path / "harassed")
     killed = harass(store, plan, driver_kills=4, worker_kills=6, seed=1)
     assert killed["drivers"] >= 3
     assert killed["workers"] >= 4
-    assert tables(store, plan) == undisturbed(tmp_path / "peace", plan)
+    assert_resumed(store)
+    assert_as_in_peace(store, tmp_path / "peace", plan)
 
 
 # One driver ------------------------------------------------------------------------------------------
 
 
 class Processes:
-    """Counts the workers that a driver starts, or what stands in for them."""
+    """Counts the workers that a driver starts, or what stands in for them; `after` is called with each."""
 
-    def __init__(self, monkeypatch, command=None, end=False):
+    def __init__(self, monkeypatch, command=None, after=lambda process: None):
         self.started = []
         popen = subprocess.Popen
 
         def start(asked, **options):
-            process = popen([sys.executable, "-c", command] if command else asked, **options)
+            process = popen([*asked[:2], "-c", command, *asked[4:]] if command else asked, **options)
             self.started.append(process)
-            if end:
-                process.kill()
+            after(process)
             return process
 
         monkeypatch.setattr(executors.subprocess, "Popen", start)
 
 
+SLEEP = "import time; time.sleep(600)"
+
+# A worker that dies of the first job of its plan.
+POISONED = """
+import os, signal, sys
+from pathlib import Path
+import gpin.experiments.work as working
+
+do, poison = working.do, working.read_plan(Path(sys.argv[2]))[0]
+
+def die_or_do(store, job):
+    if job == poison:
+        os.kill(os.getpid(), signal.SIGKILL)
+    do(store, job)
+
+working.do = die_or_do
+working.main()
+"""
+
+
+def test_a_job_that_kills_its_workers_has_failed_and_the_others_are_done(tmp_path, monkeypatch):
+    store, jobs = Store(tmp_path), [job(split=split) for split in range(3)]
+    workers = Processes(monkeypatch, POISONED)
+    run_local(store, jobs, 2)
+    assert [process.returncode for process in workers.started].count(-signal.SIGKILL) == ATTEMPTS
+    assert store.failure(jobs[0]) == f"its worker died 3 times: {tmp_path / LOG} may say why"
+    assert [store.state(one) for one in jobs] == ["failed", "done", "done"]
+
+
+def test_many_workers_that_die_at_once_with_a_job_in_hand_are_replaced(tmp_path, monkeypatch):
+    store, jobs = Store(tmp_path), [job(split=split) for split in range(DEATHS + 2)]
+
+    def begin_and_die_or_do(process):
+        one = jobs[(len(workers.started) - 1) % len(jobs)]
+        store.begin(one)
+        if len(workers.started) <= len(jobs):
+            store._note_attempts(one, [worker_name(process.pid)])
+        else:
+            pretend(store, one, columns())
+        process.kill()
+
+    workers = Processes(monkeypatch, SLEEP, after=begin_and_die_or_do)
+    run_local(store, jobs, len(jobs))
+    assert [store.state(one) for one in jobs] == ["done"] * len(jobs)
+
+
+def test_who_works_is_left_alone_when_others_cannot_begin(tmp_path, monkeypatch):
+    store, jobs, looks = Store(tmp_path), [job(split=split) for split in range(3)], []
+    monkeypatch.setattr(executors, "POLL", 0.05)
+    workers = Processes(monkeypatch, SLEEP, after=lambda process: len(workers.started) > 1 and process.kill())
+
+    def watch():
+        looks.append(len(workers.started))
+        if len(looks) == 20:  # in place of the worker
+            assert workers.started[0].poll() is None
+            for one in jobs:
+                pretend(store, one, columns())
+            workers.started[0].kill()
+
+    run_local(store, jobs, 2, watch=watch)
+    assert looks[-1] == looks[10] == 1 + DEATHS + 1
+
+
 def test_workers_that_die_again_and_again_make_the_driver_give_up_in_a_sentence(tmp_path, monkeypatch):
     store = Store(tmp_path)
-    workers = Processes(monkeypatch, end=True)
+    workers = Processes(monkeypatch, SLEEP, after=subprocess.Popen.kill)
     with pytest.raises(TrainingError, match=r"workers died in a row with nothing done: .*workers\.log may say why"):
         run_local(store, [job(), job(split=1)], 2)
     assert DEATHS < len(workers.started) <= DEATHS + 3
@@ -237,7 +356,7 @@ def test_of_all_that_is_done_or_failed_nothing_is_started(tmp_path, monkeypatch)
 def test_there_are_no_more_workers_than_jobs(tmp_path, monkeypatch):
     """A worker takes seconds to begin; meanwhile its job waits, and is no reason to start another."""
     store, one, looks = Store(tmp_path), job(), []
-    workers = Processes(monkeypatch, command="import time; time.sleep(600)")
+    workers = Processes(monkeypatch, SLEEP)
 
     def watch():
         looks.append(store.state(one))
@@ -289,9 +408,132 @@ def test_a_package_that_is_missing_is_named(executor, package, tmp_path, monkeyp
 def test_slurms_array_does_all_jobs(workers, tmp_path):
     pytest.importorskip("submitit")
     store, jobs, looks = Store(tmp_path), [job(split=split) for split in range(2 * workers)], []
-    run_slurm(store, jobs, workers, watch=lambda: looks.append(1), cluster="local", options={"timeout_min": 5})
+    options = {"timeout_min": 5, "name": "mine", "cpus_per_task": 2}
+    run_slurm(store, jobs, workers, watch=lambda: looks.append(1), cluster="local", options=options)
     assert {store.state(one) for one in jobs} == {"done"}
     assert looks
+
+
+class Submitit:
+    """Stands in for submitit: each task of an array is what `act` makes of it, an error or None."""
+
+    def __init__(self, monkeypatch, act, state="FAILED"):
+        self.arrays, self.parameters = [], {}
+        self.act, self.state = act, state
+        monkeypatch.setitem(sys.modules, "submitit", SimpleNamespace(AutoExecutor=lambda **_: self))
+
+    def update_parameters(self, **parameters):
+        self.parameters = parameters
+
+    def map_array(self, function, *columns):
+        self.arrays.append(list(zip(*columns, strict=True)))
+        outcomes = [self.act(number) for number in range(len(self.arrays[-1]))]
+        return [
+            SimpleNamespace(done=lambda: True, exception=lambda error=error: error, state=self.state)
+            for error in outcomes
+        ]
+
+
+def test_what_the_user_says_of_slurm_goes_before_what_is_said_by_default(tmp_path, monkeypatch):
+    store, one = Store(tmp_path), job()
+    submitit = Submitit(monkeypatch, lambda number: pretend(store, one, columns()))
+    run_slurm(store, [one], 1, 2, cluster="local", options={"name": "mine", "slurm_partition": "gpu"})
+    assert submitit.parameters == {
+        "name": "mine",
+        "cpus_per_task": 2,
+        "timeout_min": 1440,
+        "slurm_partition": "gpu",
+    }
+    submitit = Submitit(monkeypatch, lambda number: None)
+    run_slurm(store, [job(split=1)], 1, 2, cluster="local", options={"cpus_per_task": 4, "timeout_min": 1})
+    assert submitit.parameters == {"name": "gpin", "cpus_per_task": 4, "timeout_min": 1}
+
+
+def test_a_worker_of_slurm_that_fails_matters_only_if_something_is_left(tmp_path, monkeypatch):
+    store, jobs = Store(tmp_path), [job(split=split) for split in range(3)]
+
+    def act(number):
+        if number == 0:
+            return RuntimeError("no luck")
+        pretend(store, jobs[number], columns())
+        store.begin(jobs[0])
+        return store.fail(jobs[0], "before")
+
+    submitit = Submitit(monkeypatch, act)
+    run_slurm(store, jobs, 3, cluster="local")
+    assert [len(tasks) for tasks in submitit.arrays] == [3]
+    store.forget_failure(jobs[0])
+    submitit = Submitit(monkeypatch, act)
+    with pytest.raises(TrainingError, match=r"no worker is left, and 1 of 3 runs are not done: .*slurm may say why"):
+        run_slurm(store, jobs, 3, cluster="local")
+    assert [len(tasks) for tasks in submitit.arrays] == [1]  # a second one would get no further
+
+
+@pytest.mark.parametrize("state", ["OUT_OF_MEMORY", "CANCELLED by 1000"])
+def test_another_array_does_what_workers_that_died_have_left_unless_somebody_cancelled_it(state, tmp_path, monkeypatch):
+    store, jobs = Store(tmp_path), [job(split=split) for split in range(2)]
+    monkeypatch.setattr("gpin.experiments.work.do", lambda store, one: pretend(store, one, columns()))
+
+    def act(number):
+        if len(died := store.attempts(jobs[0])) < ATTEMPTS:
+            store.begin(jobs[0])
+            store._note_attempts(jobs[0], [*died, "dead"])
+            return RuntimeError("no memory")
+        return work(store, jobs)
+
+    submitit = Submitit(monkeypatch, act, state)
+    if state == "OUT_OF_MEMORY":
+        run_slurm(store, jobs, 1, cluster="local")
+        assert [store.state(one) for one in jobs] == ["failed", "done"]
+        assert len(submitit.arrays) == ATTEMPTS + 1
+    else:
+        with pytest.raises(TrainingError, match="2 of 2 runs are not done"):
+            run_slurm(store, jobs, 1, cluster="local")
+        assert len(submitit.arrays) == 1
+
+
+class Ray:
+    """Stands in for ray: the first task fails at once, and the second ends two looks later, when `act` is called."""
+
+    class Error(Exception):
+        pass
+
+    def __init__(self, monkeypatch, act):
+        self.act, self.looks, self.running = act, 0, False
+        self.exceptions = SimpleNamespace(RayError=self.Error)
+        monkeypatch.setitem(sys.modules, "ray", self)
+
+    def init(self, **_):
+        self.running = True
+
+    def shutdown(self):
+        self.running = False
+
+    def remote(self, function):
+        tasks = iter(("fails", "works"))
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: next(tasks)))
+
+    def wait(self, tasks, **_):
+        self.looks += 1
+        ended = [task for task in tasks if task == "fails" or self.looks == 3]
+        return ended, [task for task in tasks if task not in ended]
+
+    def get(self, task):
+        assert self.running
+        if task == "fails":
+            raise self.Error("a trace\nValueError: no luck")
+        self.act()
+
+
+def test_a_task_of_ray_that_fails_matters_only_if_something_is_left(tmp_path, monkeypatch):
+    store, jobs = Store(tmp_path), [job(), job(split=1)]
+    ray = Ray(monkeypatch, lambda: pretend(store, jobs[0], columns()))
+    with pytest.raises(TrainingError, match="no worker is left, and 1 of 2 runs are not done: ValueError: no luck"):
+        run_ray(store, jobs, 2)
+    assert (ray.looks, ray.running) == (3, False)
+    ray = Ray(monkeypatch, lambda: pretend(store, jobs[1], columns()))
+    run_ray(store, jobs, 2)
+    assert (ray.looks, ray.running) == (3, False)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Leases: one holder at a time, whoever dies, and whoever comes at once."""
 
+import errno
 import json
 import os
 import platform
@@ -286,3 +287,42 @@ def test_a_holder_is_told_that_somebody_took_over_and_leaves_the_lease_to_them(t
         left_behind(tmp_path, holder="another")
         assert lost.wait(30)
     assert json.loads((tmp_path / NAME).read_text())["holder"] == "another"
+
+
+BAD_MOMENTS = pytest.mark.parametrize(
+    "number", [errno.ESTALE, errno.EMFILE, errno.EIO, errno.EACCES], ids=errno.errorcode.get
+)
+
+
+def unreadable(number):
+    def read(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    return read
+
+
+@BAD_MOMENTS
+def test_a_lease_that_cannot_be_read_for_a_moment_is_not_lost(number, tmp_path, monkeypatch):
+    lost = threading.Event()
+    with lease(tmp_path, lost.set, beat=0.01) as ours:
+        assert ours
+        with monkeypatch.context() as patch:
+            patch.setattr(leases.Path, "read_text", unreadable(number))
+            assert not lost.wait(0.1)
+            assert leased(tmp_path)
+        (tmp_path / NAME).write_text("nonsense")
+        assert not lost.wait(0.1)
+        (tmp_path / NAME).unlink()
+        assert lost.wait(30)
+
+
+@BAD_MOMENTS
+def test_a_lease_that_cannot_be_read_is_not_taken_over(number, tmp_path, monkeypatch):
+    path = left_behind(tmp_path, LONG_AGO)
+    with monkeypatch.context() as patch:
+        patch.setattr(leases.Path, "read_text", unreadable(number))
+        with lease(tmp_path, never) as ours:
+            assert not ours
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+    with lease(tmp_path, never) as ours:
+        assert ours

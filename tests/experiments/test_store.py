@@ -91,6 +91,42 @@ def test_a_failure_is_kept_until_it_is_forgotten(tmp_path):
     assert store.state(one) == "waiting"
 
 
+def test_attempts_are_noted_until_one_comes_to_an_end(tmp_path):
+    store, one = Store(tmp_path), job()
+    assert store.attempts(one) == []
+    store.begin(one)
+    dead = []  # in whose processes nothing happens any more
+    for number in range(2):
+        dead.append(store.attempt(one, f"worker {number}"))
+        assert dead[-1].__enter__() == [f"worker {i}" for i in range(number)]
+    assert Store(tmp_path).attempts(one) == ["worker 0", "worker 1"]
+    with pytest.raises(KeyboardInterrupt), store.attempt(one, "interrupted"):
+        raise KeyboardInterrupt
+    assert store.attempts(one) == ["worker 0", "worker 1"]
+    path = store.folder(one) / "attempts.json"
+    content = path.read_bytes()
+    for damaged in damages(content):
+        path.write_bytes(damaged)
+        assert store.attempts(one) == []
+    path.write_bytes(content)
+    with store.attempt(one, "the last"):
+        pass
+    assert store.attempts(one) == []
+    path.write_bytes(content)
+    store.forget_failure(one)
+    assert store.attempts(one) == []
+    assert not path.exists()
+
+
+def test_what_is_left_is_neither_done_nor_failed(tmp_path):
+    store, jobs = Store(tmp_path), [job(split=split) for split in range(3)]
+    pretend(store, jobs[0], columns())
+    store.begin(jobs[1])
+    store.fail(jobs[1], "before")
+    assert store.missing(jobs) == jobs[1:]
+    assert store.left(jobs) == jobs[2:]
+
+
 def test_the_state_is_what_matters_most(tmp_path):
     store, one = Store(tmp_path), job()
     with store.lease(one, lambda: None) as ours:

@@ -1,6 +1,7 @@
 """Workers: what they do and leave, and that a job killed anywhere ends in the same numbers."""
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import gpin.experiments.work as working
 from gpin.errors import InputError
 from gpin.experiments.leases import NAME, lease
 from gpin.experiments.store import Store
-from gpin.experiments.work import LOST, read_plan, work, work_off, write_plan
+from gpin.experiments.work import ATTEMPTS, LOST, read_plan, work, work_off, worker_name, write_plan
 
 SCORES = "instances.parquet"
 
@@ -168,6 +169,54 @@ def test_an_interruption_is_no_failure(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         work(store, [job()])
     assert store.state(job()) == "waiting"
+    assert store.attempts(job()) == []
+
+
+def test_a_job_of_which_many_workers_died_has_failed_until_that_is_forgotten(tmp_path, monkeypatch):
+    store, jobs, did = Store(tmp_path), [job(split=split) for split in range(3)], []
+
+    def do(store, one):
+        did.append(one)
+        assert store.attempts(one)[-1] == worker_name(os.getpid())
+        if one == jobs[2]:
+            raise InputError("not like this")
+        pretend(store, one, columns())
+
+    monkeypatch.setattr(working, "do", do)
+    for one, deaths in zip(jobs, (ATTEMPTS, ATTEMPTS - 1, ATTEMPTS - 1), strict=True):
+        store.begin(one)
+        store._note_attempts(one, [f"elsewhere {i}" for i in range(deaths)])
+    work(store, jobs, "the log")
+    assert did == jobs[1:]
+    assert store.failure(jobs[0]) == "its worker died 3 times: the log may say why"
+    assert store.failure(jobs[2]) == "not like this"
+    assert [store.attempts(one) for one in jobs] == [[], [], []]
+    store.forget_failure(jobs[0])
+    work(store, jobs[:1])
+    assert store.state(jobs[0]) == "done"
+
+
+def test_what_one_who_was_taken_for_dead_still_trains_is_tried_later(done, tmp_path, monkeypatch):
+    store, one, tries, train = Store(tmp_path), job(), [], working.train
+    (run,) = (done.folder(one) / "run").iterdir()
+    folder = store.folder(one) / "run" / run.name
+    folder.mkdir(parents=True)
+    store._note_attempts(one, ["the other"])
+
+    def counted(*arguments, **options):
+        tries.append((store.state(one), store.attempts(one)[:-1]))
+        if len(tries) == 3:
+            lock.close()
+        return train(*arguments, **options)
+
+    monkeypatch.setattr(working, "train", counted)
+    monkeypatch.setattr(working, "BEAT", 0.05)
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        work(store, [one])
+    assert tries == [("running", ["the other"])] * 3
+    assert store.state(one) == "done"
+    assert scores(store, one) == scores(done, one)
 
 
 # Plans -----------------------------------------------------------------------------------------------
@@ -222,6 +271,7 @@ def test_killed_in_the_middle_of_a_training_it_is_resumed_to_the_same_numbers(tm
         process.kill()
     assert process.returncode == -signal.SIGKILL
     assert store.state(one) == "waiting"
+    assert store.attempts(one) == [worker_name(process.pid)]
     assert epochs_done() < epochs
     train, trained = working.train, []
 
@@ -231,9 +281,39 @@ def test_killed_in_the_middle_of_a_training_it_is_resumed_to_the_same_numbers(tm
     monkeypatch.setattr(working, "train", counted)
     work(store, [one])
     assert store.state(one) == "done"
+    assert store.attempts(one) == []
     assert 0 < len(trained) < epochs
     assert (store.folder(one) / SCORES).read_bytes() == (whole.folder(one) / SCORES).read_bytes()
     assert store.result(one)["validation_elbo"] == whole.result(one)["validation_elbo"]
+
+
+SLEEPER = """
+import time
+import gpin.experiments.work as working
+
+def do(store, job):
+    print("begun", flush=True)
+    time.sleep(600)
+
+working.do = do
+working.main()
+"""
+
+
+@pytest.mark.parametrize(("end", "deaths"), [(signal.SIGTERM, 0), (signal.SIGKILL, 1)])
+def test_a_worker_that_is_terminated_lets_its_job_go_and_one_that_is_killed_has_died_of_it(end, deaths, tmp_path):
+    store, one = Store(tmp_path), job()
+    command = [sys.executable, "-c", SLEEPER, store.root, write_plan(store, [one]), "1", str(os.getpid())]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **options) as process:
+        assert process.stdout.readline() == "begun\n", process.stderr.read()
+        assert store.attempts(one) == [worker_name(process.pid)]
+        process.send_signal(end)
+        process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert store.attempts(one) == [worker_name(process.pid)] * deaths
+    assert (store.folder(one) / NAME).exists() == bool(deaths)
+    assert store.state(one) == "waiting"
 
 
 def test_a_worker_that_was_taken_for_dead_says_so_and_ends(tmp_path, monkeypatch, capsys):

@@ -15,12 +15,12 @@ from gpin.data import data_folder
 from gpin.errors import InputError, TrainingError
 from gpin.experiments.jobs import Job
 from gpin.experiments.store import Store
-from gpin.experiments.work import work_off, write_plan
+from gpin.experiments.work import LOG, work_off, worker_name, write_plan
 
 __all__ = ["EXECUTORS", "run_local", "run_ray", "run_slurm"]
 
 DEATHS = 3
-"""Workers that may die in a row without a job being done before the driver gives up."""
+"""Workers that may die in a row without having begun a job before the driver starts no more."""
 RETRIES = 100
 """How often Ray starts a worker that died again."""
 PATIENCE = 20.0
@@ -34,7 +34,7 @@ Watch = Callable[[], None]
 def run_local(
     store: Store, jobs: Sequence[Job], workers: int, threads: int = 1, watch: Watch = lambda: None, **_: Any
 ) -> None:
-    """Do all jobs in processes of this machine; a worker that dies is replaced.
+    """Do all jobs in processes of this machine; a worker that dies is replaced, and a job of which many die has failed.
 
     Arguments:
         store: Where the results go.
@@ -49,24 +49,24 @@ def run_local(
     command = [sys.executable, "-P", "-m", work_off.__module__, str(store.root), str(plan)]
     command += [str(threads), str(os.getpid())]
     waiting = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": str(threads)}
-    log = store.root / "workers.log"
+    log = store.root / LOG
     alive: list[subprocess.Popen[bytes]] = []
-    deaths, done = 0, len(store.missing(jobs))
+    left, deaths = store.left(jobs), 0
     try:
         with open(log, "ab") as output:
             while True:
                 ended = [process for process in alive if process.poll() is not None]
                 alive = [process for process in alive if process.returncode is None]
-                left = store.missing(jobs)
-                deaths = 0 if len(left) < done else deaths + sum(process.returncode != 0 for process in ended)
-                done = len(left)
-                if deaths > DEATHS:
-                    raise TrainingError(f"{deaths} workers died in a row with nothing done: {log} may say why")
-                left = [job for job in left if store.failure(job) is None]
-                free = [job for job in left if not store.running(job)]
+                before, left = left, store.left(jobs)
+                died = {worker_name(process.pid) for process in ended if process.returncode != 0}
+                began = any(died.intersection(store.attempts(job)) for job in left) if died else False
+                deaths = 0 if began or len(left) < len(before) else deaths + len(died)
                 if not alive and not left:
                     return
-                while free and len(alive) < min(workers, len(left)):
+                if not alive and deaths > DEATHS:
+                    raise TrainingError(f"{deaths} workers died in a row with nothing done: {log} may say why")
+                free = [job for job in left if not store.running(job)]
+                while free and deaths <= DEATHS and len(alive) < min(workers, len(left)):
                     alive.append(
                         subprocess.Popen(
                             command,
@@ -103,6 +103,8 @@ def run_slurm(
 ) -> None:
     """Submit an array of workers to Slurm and watch it; the driver may be stopped, the workers go on.
 
+    When all of them have died and got somewhere on the way, there is another array for what is left.
+
     Arguments:
         store: Where the results go; every node must see it.
         jobs: What to do.
@@ -116,16 +118,24 @@ def run_slurm(
     submitit = _package("submitit", "slurm")
     if cluster is None and shutil.which("srun") is None:
         raise InputError("there is no Slurm here: srun is not found; --executor local runs on this machine")
-    executor = submitit.AutoExecutor(folder=str((store.root / "slurm").resolve()), cluster=cluster or "slurm")
-    executor.update_parameters(name="gpin", cpus_per_task=threads, **{"timeout_min": 24 * 60, **(options or {})})
-    plan = str(write_plan(store, jobs).resolve())
-    submitted = executor.map_array(work_off, *zip(*[(str(store.root.resolve()), plan, threads)] * workers, strict=True))
-    while not all(task.done() for task in submitted):
-        watch()
-        time.sleep(POLL)
-    for task in submitted:
-        if (error := task.exception()) is not None:
-            raise TrainingError(f"a worker has failed: {str(error).strip().splitlines()[-1]}")
+    folder = str((store.root / "slurm").resolve())
+    executor = submitit.AutoExecutor(folder=folder, cluster=cluster or "slurm")
+    defaults = {"name": "gpin", "cpus_per_task": threads, "timeout_min": 24 * 60}
+    executor.update_parameters(**{**defaults, **(options or {})})
+    arguments = str(store.root.resolve()), str(write_plan(store, jobs).resolve()), threads, folder
+    while left := store.left(jobs):
+        before = _standing(store, jobs)
+        count = min(workers, len(left))
+        tasks = executor.map_array(work_off, *([argument] * count for argument in arguments))
+        while not all(task.done() for task in tasks):
+            watch()
+            time.sleep(POLL)
+        if all(task.exception() is None for task in tasks):
+            return
+        cancelled = any("CANCELLED" in task.state for task in tasks)
+        if cancelled or _standing(store, jobs) == before:
+            _check_done(store, jobs, f"{folder} may say why")
+            return
 
 
 def run_ray(
@@ -160,16 +170,32 @@ def run_ray(
     )
     try:
         task = ray.remote(work_off).options(num_cpus=threads, max_retries=RETRIES)
-        waiting = [task.remote(str(store.root.resolve()), plan, threads) for _ in range(workers)]
+        waiting = [task.remote(str(store.root.resolve()), plan, threads, "Ray's log") for _ in range(workers)]
+        reason = None
         while waiting:
             ended, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=POLL)
             watch()
-            try:
-                ray.get(ended)
-            except ray.exceptions.RayError as error:
-                raise TrainingError(f"a worker has failed: {str(error).strip().splitlines()[-1]}") from None
+            for one in ended:
+                try:
+                    ray.get(one)
+                except ray.exceptions.RayError as error:  # the others may do without it
+                    reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
     finally:
         ray.shutdown()
+    if reason is not None:
+        _check_done(store, jobs, reason)
+
+
+def _standing(store: Store, jobs: Sequence[Job]) -> tuple[int, int]:
+    """How many jobs are left, and how many workers died of them: what changes when workers get anywhere."""
+    left = store.left(jobs)
+    return len(left), sum(len(store.attempts(job)) for job in left)
+
+
+def _check_done(store: Store, jobs: Sequence[Job], reason: str) -> None:
+    """Complain of jobs that are neither done nor failed though no worker is left."""
+    if left := store.left(jobs):
+        raise TrainingError(f"no worker is left, and {len(left)} of {len(jobs)} runs are not done: {reason}")
 
 
 def _check(workers: int, threads: int) -> None:

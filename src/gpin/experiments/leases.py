@@ -47,7 +47,7 @@ def lease(folder: Path, lost: Callable[[], None], beat: float = BEAT, stale: flo
 
     def stay_alive() -> None:
         while not done.wait(beat):
-            if _read(path).get("holder") != mine["holder"]:
+            if _holds(path, mine["holder"]) is False:
                 if not done.is_set():
                     lost()
                 return
@@ -61,14 +61,20 @@ def lease(folder: Path, lost: Callable[[], None], beat: float = BEAT, stale: flo
     finally:
         done.set()
         thread.join()
-        if _read(path).get("holder") == mine["holder"]:
+        if _holds(path, mine["holder"]):
             path.unlink(missing_ok=True)
 
 
 def leased(folder: Path, stale: float = STALE) -> bool:
     """Whether a living process holds the folder."""
     path = folder / NAME
-    return path.exists() and not _dead(path, _read(path), stale)
+    try:
+        content = _read(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        content = {}
+    return not _dead(path, content, stale)
 
 
 def _machine() -> str:
@@ -107,11 +113,23 @@ def _make(path: Path, content: dict[str, Any]) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """What a lease says; nothing if it is damaged."""
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except ValueError:
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def _holds(path: Path, holder: str) -> bool | None:
+    """Whether the lease is this holder's; None where nobody can tell, for file systems have their bad moments."""
+    try:
+        found = _read(path).get("holder")
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    return None if found is None else found == holder
 
 
 def _dead(path: Path, content: dict[str, Any], stale: float) -> bool:
@@ -138,7 +156,10 @@ def _age(path: Path, time: Literal["st_mtime", "st_ctime"]) -> float | None:
 
 def _take_over(path: Path, stale: float) -> bool:
     """Remove the lease of a dead holder; of several who try at once, one succeeds."""
-    content = _read(path)
+    try:
+        content = _read(path)
+    except OSError:
+        return False
     if not _dead(path, content, stale):
         return False
     # Who makes this link may remove the lease, and nobody else. It is named after the dead holder, so that who comes
@@ -159,5 +180,7 @@ def _take_over(path: Path, stale: float) -> bool:
             return False
         path.unlink(missing_ok=True)
         return True
+    except OSError:
+        return False
     finally:
         claim.unlink(missing_ok=True)

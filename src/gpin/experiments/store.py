@@ -7,6 +7,7 @@
 | `instances.parquet` | the scores of every test instance |
 | `failure.json` | in place of a result, why there is none |
 | `lease.json` | while somebody works on it, who |
+| `attempts.json` | the workers that began it and came to no end: who works on it, and before that one those that died |
 | `run/` | the run, as `gpin train` makes it: to resume it, or to use the model |
 
 The tables need no more than the first three, which are small.
@@ -14,8 +15,8 @@ The tables need no more than the first three, which are small.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +28,8 @@ from gpin.runs.outputs import write_table
 
 __all__ = ["Store"]
 
-JOB, RESULT, FAILURE, VERSION = "gpin-job", "gpin-result", "gpin-failure", 1
+JOB, RESULT, FAILURE, ATTEMPTS = "gpin-job", "gpin-result", "gpin-failure", "gpin-attempts"
+VERSION = 1
 
 
 class Store:
@@ -81,8 +83,39 @@ class Store:
             return None
 
     def forget_failure(self, job: Job) -> None:
-        """Have it tried again."""
+        """Have it tried again, however many workers died of it."""
         (self.folder(job) / "failure.json").unlink(missing_ok=True)
+        self._note_attempts(job, [])
+
+    def attempts(self, job: Job) -> list[str]:
+        """The workers that began a job and came to no end, by name: who works on it, and those that died."""
+        try:
+            record = read_record(self.folder(job) / "attempts.json", ATTEMPTS, VERSION, "a list of attempts")
+        except (InputError, OSError):
+            return []
+        return [str(worker) for worker in record["workers"]]
+
+    @contextmanager
+    def attempt(self, job: Job, worker: str) -> Iterator[list[str]]:
+        """An attempt of this worker at a job that is leased to it; yields those that died of the job before.
+
+        One that ends with an exception has let the job go, and was none. One whose process dies stays noted.
+        """
+        died = self.attempts(job)
+        self._note_attempts(job, [*died, worker])
+        try:
+            yield died
+        except BaseException:
+            self._note_attempts(job, died)
+            raise
+        self._note_attempts(job, [])
+
+    def _note_attempts(self, job: Job, workers: list[str]) -> None:
+        path = self.folder(job) / "attempts.json"
+        if workers:
+            write_record(path, ATTEMPTS, VERSION, {"workers": workers})
+        else:
+            path.unlink(missing_ok=True)
 
     def state(self, job: Job) -> Literal["done", "running", "failed", "waiting"]:
         """Where a job stands."""
@@ -110,3 +143,7 @@ class Store:
     def missing(self, jobs: Iterable[Job]) -> list[Job]:
         """Those that are not done."""
         return [job for job in jobs if self.result(job) is None]
+
+    def left(self, jobs: Iterable[Job]) -> list[Job]:
+        """Those that are neither done nor failed."""
+        return [job for job in self.missing(jobs) if self.failure(job) is None]

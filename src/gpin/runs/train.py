@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpin.data import DataSet, open_source, prepare
-from gpin.errors import InputError, TrainingError
+from gpin.errors import BusyError, InputError, TrainingError
 from gpin.files import as_path, write_record
 from gpin.runs.folder import FORMAT, VERSION, Run, Tell, environment, open_run
 from gpin.runs.settings import RunSettings
@@ -162,7 +162,7 @@ def _alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"{folder} is being trained by another process: wait for it, or stop it first") from None
+            raise BusyError(f"{folder} is being trained by another process: wait for it, or stop it first") from None
         yield
 
 
