@@ -1,0 +1,46 @@
+"""How much of an encoder's variance is the Gaussian process's, and how much of its gap is overfitting.
+
+    GPIN_DATA=… python results/why.py results/desk mnist 10
+
+For the first split of an experiment whose models are still in the store: of 300 training and 300 test images, the
+amortization gap, and for GP encoders the median over images of the shares V[f] / V[z] and V[h] / V[z].
+"""
+
+import sys
+
+import torch
+
+from gpin.experiments.jobs import Scoring, score_instances
+from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS
+from gpin.experiments.store import Store
+from gpin.runs.folder import open_run
+from gpin.runs.use import random_rows
+
+ROWS = ["vae", "gp", "vae-2x", "towers", "gp-diagonal", "gp-shared", "gp-exact"]
+
+
+@torch.no_grad()
+def main(root: str, experiment: str, latent_dim: str) -> None:
+    """Print a line for every row and part of the data."""
+    store = Store(root)
+    print(f"{'':12} {'':5}  log p refined     gap   V[f]/V[z]   V[h]/V[z]")
+    for entry in EXPERIMENTS[experiment].entries(PROTOCOLS["desk"], [int(latent_dim)], ROWS):
+        folder = next((store.folder(entry.job) / "run").glob("*/model"), None)
+        if entry.split or folder is None:
+            continue
+        run = open_run(folder.parent)
+        vae, data = run.load(print), run.data()
+        for part in ("train", "test"):
+            rows = random_rows(getattr(data, part), 300)
+            scores = score_instances(vae, rows, Scoring())
+            gap = (scores["refined_elbo"] - scores["elbo"]).mean()
+            line = f"{entry.row:12} {part:5}  {scores['refined_log_likelihood'].mean():13.1f}  {gap:6.1f}"
+            if "uncertainty" in scores:
+                functions = vae.inference.functions(rows.__getitems__(range(len(rows))))
+                for variance in (functions.mean_variance, functions.std_variance):
+                    line += f"  {(variance / functions.variance).mean(1).median():10.5f}"
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
