@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -412,6 +413,25 @@ def test_slurms_array_does_all_jobs(workers, tmp_path):
     run_slurm(store, jobs, workers, watch=lambda: looks.append(1), cluster="local", options=options)
     assert {store.state(one) for one in jobs} == {"done"}
     assert looks
+
+
+@pytest.mark.slow
+def test_a_worker_of_slurm_whose_time_is_over_is_queued_again(tmp_path):
+    pytest.importorskip("submitit")
+    store, one, told = Store(tmp_path), job(epochs=400), []
+
+    def watch():
+        if not told and list((store.folder(one) / "run").glob("*/metrics.jsonl")):
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                with suppress(OSError):
+                    if f"_submit\0{tmp_path}" in path.read_text():
+                        told.append(int(path.parent.name))
+                        os.kill(told[-1], signal.SIGUSR2)  # as Slurm does shortly before
+
+    run_slurm(store, [one], 1, watch=watch, cluster="local", options={"timeout_min": 5})
+    assert len(told) == 1
+    assert store.failure(one) is None
+    assert store.state(one) == "done"
 
 
 class Submitit:

@@ -22,7 +22,7 @@ __all__ = ["EXECUTORS", "run_local", "run_ray", "run_slurm"]
 DEATHS = 3
 """Workers that may die in a row without having begun a job before the driver starts no more."""
 RETRIES = 100
-"""How often Ray starts a worker that died again."""
+"""How often Ray starts a worker that died again, and Slurm one whose time was over."""
 PATIENCE = 20.0
 """Seconds that a worker has to end when it is told to."""
 POLL = 0.5
@@ -90,6 +90,17 @@ def run_local(
                 process.wait()
 
 
+class _SlurmWorker:
+    """`work_off` that submitit queues again when its time is over: the next one goes on where this one stood."""
+
+    def __call__(self, *arguments: Any) -> None:
+        work_off(*arguments)
+
+    def checkpoint(self, *arguments: Any) -> Any:
+        """What to submit in place of this one."""
+        return _package("submitit", "slurm").helpers.DelayedSubmission(self, *arguments)
+
+
 def run_slurm(
     store: Store,
     jobs: Sequence[Job],
@@ -119,14 +130,14 @@ def run_slurm(
     if cluster is None and shutil.which("srun") is None:
         raise InputError("there is no Slurm here: srun is not found; --executor local runs on this machine")
     folder = str((store.root / "slurm").resolve())
-    executor = submitit.AutoExecutor(folder=folder, cluster=cluster or "slurm")
+    executor = submitit.AutoExecutor(folder=folder, cluster=cluster or "slurm", slurm_max_num_timeout=RETRIES)
     defaults = {"name": "gpin", "cpus_per_task": threads, "timeout_min": 24 * 60}
     executor.update_parameters(**{**defaults, **(options or {})})
     arguments = str(store.root.resolve()), str(write_plan(store, jobs).resolve()), threads, folder
     while left := store.left(jobs):
         before = _standing(store, jobs)
         count = min(workers, len(left))
-        tasks = executor.map_array(work_off, *([argument] * count for argument in arguments))
+        tasks = executor.map_array(_SlurmWorker(), *([argument] * count for argument in arguments))
         while not all(task.done() for task in tasks):
             watch()
             time.sleep(POLL)
