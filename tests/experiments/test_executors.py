@@ -518,8 +518,9 @@ class Ray:
     class Error(Exception):
         pass
 
-    def __init__(self, monkeypatch, act):
+    def __init__(self, monkeypatch, act, gpus=0):
         self.act, self.looks, self.running = act, 0, False
+        self.resources, self.options = {"CPU": 4.0, **({"GPU": float(gpus)} if gpus else {})}, {}
         self.exceptions = SimpleNamespace(RayError=self.Error)
         monkeypatch.setitem(sys.modules, "ray", self)
 
@@ -530,8 +531,16 @@ class Ray:
         self.running = False
 
     def remote(self, function):
-        tasks = iter(("fails", "works"))
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: next(tasks)))
+        tasks = iter(("fails", *["works"] * 9))
+
+        def options(**given):
+            self.options = given
+            return SimpleNamespace(remote=lambda *_: next(tasks))
+
+        return SimpleNamespace(options=options)
+
+    def cluster_resources(self):
+        return self.resources
 
     def wait(self, tasks, **_):
         self.looks += 1
@@ -543,6 +552,14 @@ class Ray:
         if task == "fails":
             raise self.Error("a trace\nValueError: no luck")
         self.act()
+
+
+@pytest.mark.parametrize(("gpus", "each"), [(0, 0), (3, 0.4285), (7, 1.0), (40, 1.0)])
+def test_the_workers_of_ray_share_the_gpus(gpus, each, tmp_path, monkeypatch):
+    store, one = Store(tmp_path), job()
+    ray = Ray(monkeypatch, lambda: pretend(store, one, columns()), gpus)
+    run_ray(store, [one], 7, 2)
+    assert (ray.options["num_gpus"], ray.options["num_cpus"]) == (each, 2)
 
 
 def test_a_task_of_ray_that_fails_matters_only_if_something_is_left(tmp_path, monkeypatch):

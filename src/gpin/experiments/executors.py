@@ -3,6 +3,7 @@
 All of them run `gpin.experiments.work.work_off`, and what one has begun another can finish: the store keeps everything.
 """
 
+import math
 import os
 import shutil
 import subprocess
@@ -159,7 +160,7 @@ def run_ray(
     address: str | None = None,
     **_: Any,
 ) -> None:
-    """Do all jobs on a Ray cluster; a worker that dies is started again elsewhere.
+    """Do all jobs on a Ray cluster; a worker that dies is started again elsewhere, and all share the GPUs.
 
     Arguments:
         store: Where the results go; every node must see it.
@@ -180,7 +181,11 @@ def run_ray(
         runtime_env={"env_vars": {"GPIN_DATA": str(data_folder().resolve()), "OMP_NUM_THREADS": str(threads)}},
     )
     try:
-        task = ray.remote(work_off).options(num_cpus=threads, max_retries=RETRIES)
+        # A task that asks for no GPU sees none.
+        gpus = min(1.0, ray.cluster_resources().get("GPU", 0) / workers)
+        task = ray.remote(work_off).options(
+            num_cpus=threads, num_gpus=math.floor(1e4 * gpus) / 1e4, max_retries=RETRIES
+        )
         waiting = [task.remote(str(store.root.resolve()), plan, threads, "Ray's log") for _ in range(workers)]
         reason = None
         while waiting:
