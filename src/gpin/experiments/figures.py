@@ -53,6 +53,7 @@ def uncertainty_figure(store: Store, entries: Sequence[Entry], row: str = "gp") 
 def _panels(vae: VAE, x: Tensor, uncertainty: np.ndarray) -> list[plots.Panel]:
     q, rebuilt = vae.encode(x), vae.reconstruct(x)
     panels = []
+    digits = ".1e" if uncertainty.min() < 1e-3 else "#.2g"  # in one way for all
     for i, posterior in enumerate(posteriors(vae, x)):
         mean, std = q.mean[i].double(), q.stddev[i].double()
         core = posterior.points[posterior.log_joint > posterior.log_joint.max() - 6]
@@ -64,7 +65,7 @@ def _panels(vae: VAE, x: Tensor, uncertainty: np.ndarray) -> list[plots.Panel]:
         density = (log_joint.double() - posterior.log_evidence).exp().reshape(PIXELS, PIXELS).T
         panels.append(
             plots.Panel(
-                f"uncertainty {uncertainty[i]:#.2g}",
+                f"uncertainty {uncertainty[i]:{digits}}",
                 x=ticks[0].numpy(),
                 y=ticks[1].numpy(),
                 density=density.numpy(),
