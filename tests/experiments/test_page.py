@@ -86,6 +86,7 @@ def test_the_plane_says_how_far_the_encoder_is_from_the_truth(store):
     assert row[5].startswith(f"{rho:.2f}".replace("-", "−"))
     assert row[1:3] == [f"{scores[name].mean():.2f}".replace("-", "−") for name in ("log_evidence", "kl")]
     assert gathered.correlation("towers", "digits", 2, "uncertainty", "kl") is None  # it has none
+    assert "Trained on 100 instances, scored on 10 of the test part." in tables[0].notes
     line = gathered.posterior_line("gp-shared", "digits", 2)
     assert line.excess.mean == pytest.approx((scores.kl - scores.best_kl).mean())
     recorded = result_record(PLANE, SMALL, gathered)["columns"][0]["rows"]

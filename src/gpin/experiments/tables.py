@@ -209,9 +209,7 @@ FEW_RUNS = " From so few runs that test tells little apart: the paired differenc
 
 def _cautions(gathered: Gathered, data: str) -> list[str]:
     """What the runs were trained and scored on, and what makes them less alike than the table looks."""
-    found = [
-        f"Trained on {train:,} instances, scored on {test:,} of the test part." for train, test in gathered.sizes(data)
-    ]
+    found = _sizes(gathered, data)
     if len(gathered.fingerprints.get(data, ())) > 1:
         found.append(f"The runs on {data} did not all have the same images: their fingerprints differ.")
     if data in BENCHMARKS and BENCHMARKS[data].counts[1] is None:
@@ -219,6 +217,12 @@ def _cautions(gathered: Gathered, data: str) -> list[str]:
             "The test part changes with the split: the deviations over runs contain that, the differences do not."
         )
     return found
+
+
+def _sizes(gathered: Gathered, data: str) -> list[str]:
+    return [
+        f"Trained on {train:,} instances, scored on {test:,} of the test part." for train, test in gathered.sizes(data)
+    ]
 
 
 def _about_paper(protocol: Protocol, known: bool) -> list[str]:
@@ -324,6 +328,7 @@ def posterior_tables(gathered: Gathered) -> list[ResultTable]:
             "for each instance; excess (exc.): the difference, what amortization costs.",
             "ρ: Spearman's rank correlation over instances, ± its standard error, of the GP's uncertainty (unc.) and "
             "of −ELBO, which every encoder has, with KL and excess.",
+            *_sizes(gathered, data),
         ]
         if rows:
             tables.append(ResultTable(f"The true posterior, {data.upper()}, d = {dim}", head, rows, notes=notes))
