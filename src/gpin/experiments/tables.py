@@ -194,7 +194,7 @@ def _scores(
         f"Test log-likelihood in nats, importance-weighted with K = {protocol.scoring.samples} samples, mean ± "
         f"standard deviation over {runs} {'run' if runs == 1 else 'runs'}. Encoder: proposals of the method's own "
         "encoder. Refined: proposals fitted to each instance, the same way for all, so that it is the model that is "
-        "scored (they start from the encoder's mean, and end within about 0.1 nats of the mode).",
+        "scored (they start from the encoder's mean, and end within about 0.1 nats of a mode).",
         "Red (bold): the best; blue (italic): not told from it by Welch's t-test at 1 %. Ablations, and rows that lack "
         "runs, are not compared." + (FEW_RUNS if runs < 5 else ""),
         *_cautions(gathered, data),

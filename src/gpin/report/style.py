@@ -71,7 +71,7 @@ p {{ margin: 0 0 1rem; text-wrap: pretty; }}
 table {{ width: 100%; border-collapse: collapse; font-size: 1rem; line-height: 1.4; }}
 caption {{ padding-bottom: 0.5rem; text-align: left; font-size: 0.95rem; color: var(--muted); }}
 th, td {{
-  padding: 0.55rem 0 0.55rem 1.6rem; vertical-align: top; text-align: left; border-bottom: 1px solid var(--rule);
+  padding: 0.55rem 0 0.55rem 1.25rem; vertical-align: top; text-align: left; border-bottom: 1px solid var(--rule);
 }}
 th:first-child {{ padding-left: 0; font-weight: 400; }}
 .numeric th:first-child {{ position: sticky; left: 0; min-width: 11rem; background: var(--paper); }}
