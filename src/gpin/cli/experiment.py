@@ -86,6 +86,7 @@ def run(
 
     from gpin.errors import InputError
     from gpin.experiments.executors import EXECUTORS
+    from gpin.experiments.gathering import check_data
     from gpin.inputs import whole_number
 
     chosen = _chosen(name, protocol, store, latent_dim, rows)
@@ -114,7 +115,7 @@ def run(
         entries = [entry for entry in chosen.entries if entry.job.identity in open_jobs]
         _say_expense(chosen, entries, count, threads, json)
         return
-    _refuse_other_data(chosen, {job.data for job in missing})
+    check_data(chosen.store, chosen.entries, {job.data for job in missing})  # better once now than by every worker
     if chosen.experiment.time_dims:
         _measure_times(chosen, threads)
     if missing:
@@ -298,32 +299,6 @@ def _chosen(name: str, protocol: str, store: Path, latent_dim: str | None, rows:
     dims = None if parts is None else list(dict.fromkeys(int(part) for part in parts))
     names = None if rows is None else list(dict.fromkeys(part.strip() for part in rows.split(",")))
     return _Chosen(one, how, one.entries(how, dims, names), Store(store))
-
-
-def _refuse_other_data(chosen: _Chosen, needed: set[str]) -> None:
-    """Results of other images are no part of this table: better said once now than by every worker.
-
-    Arguments:
-        chosen: The experiment.
-        needed: Data sets that will be trained on; of the others, those that are not here are not looked at.
-    """
-    from gpin.data import open_source
-    from gpin.errors import InputError
-    from gpin.experiments.gathering import Gathered
-
-    known = Gathered(chosen.store, chosen.entries).fingerprints
-    for data in dict.fromkeys(entry.data for entry in chosen.entries):
-        try:
-            source = open_source(data)
-        except InputError:
-            if data in needed:
-                raise
-            continue
-        if data in known and known[data] != {source.fingerprint()}:
-            raise InputError(
-                f"{chosen.store.root} has results of other images under the name {data} than are here now: "
-                "take another --store, or move those results away"
-            )
 
 
 def _measure_times(chosen: _Chosen, threads: int) -> None:

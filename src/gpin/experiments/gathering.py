@@ -1,6 +1,6 @@
 """The scores of many runs, gathered from the store by duckdb."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,12 +9,14 @@ import duckdb
 import numpy as np
 import torch
 
+from gpin.data import open_source
+from gpin.errors import InputError
 from gpin.experiments.protocols import Entry
 from gpin.experiments.statistics import PairedDifference, Summary, paired_difference
 from gpin.experiments.store import Store
 from gpin.report.numbers import Correlation
 
-__all__ = ["BASELINE", "Gathered", "Line"]
+__all__ = ["BASELINE", "Gathered", "Line", "PosteriorLine", "check_data"]
 
 BASELINE = "vae"
 """The row with which all others are compared instance by instance."""
@@ -287,6 +289,29 @@ class Gathered:
             name: np.ma.filled(column.astype(float), np.nan) if np.ma.isMaskedArray(column) else np.asarray(column)
             for name, column in found.items()
         }
+
+
+def check_data(store: Store, entries: Sequence[Entry], needed: Collection[str]) -> None:
+    """Refuse to go on with other images than those that the results in the store are of.
+
+    Arguments:
+        store: Where the results are.
+        entries: Of the table.
+        needed: Data sets that will be trained on; of the others, those that are not here are not looked at.
+    """
+    known = Gathered(store, entries).fingerprints
+    for data in dict.fromkeys(entry.data for entry in entries):
+        try:
+            source = open_source(data)
+        except InputError:
+            if data in needed:
+                raise
+            continue
+        if data in known and known[data] != {source.fingerprint()}:
+            raise InputError(
+                f"{store.root} has results of other images under the name {data} than are here now: "
+                "take another --store, or move those results away"
+            )
 
 
 def _mean(found: Sequence[Correlation]) -> Correlation:
