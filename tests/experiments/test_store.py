@@ -148,3 +148,10 @@ def test_a_file_is_no_store(tmp_path):
         Store(tmp_path / "file")
     with pytest.raises(InputError, match="the store must be a path, got 3"):
         Store(3)
+
+
+def test_a_job_that_somebody_is_at_keeps_its_attempts(tmp_path):
+    store, one = Store(tmp_path), job()
+    with store.lease(one, lambda: None), store.attempt(one, "me"):
+        store.forget_failure(one)
+        assert store.attempts(one) == ["me"]

@@ -83,7 +83,9 @@ class Store:
             return None
 
     def forget_failure(self, job: Job) -> None:
-        """Have it tried again, however many workers died of it."""
+        """Have it tried again, however many workers died of it; what somebody is at is left alone."""
+        if self.running(job):
+            return
         (self.folder(job) / "failure.json").unlink(missing_ok=True)
         self._note_attempts(job, [])
 
