@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from gpin.data import DataSet, Scaling, open_source, prepare
+from gpin.data import BENCHMARKS, DataSet, Scaling, open_source, prepare
 from gpin.errors import InputError
 from gpin.files import as_path, checksum, read_record, write_record
 from gpin.runs.settings import RunSettings
@@ -88,9 +88,8 @@ class Run:
         try:
             source = open_source(self.location if location is None else location, self.settings.data.source)
         except InputError as error:
-            raise InputError(
-                f"the data of {self.folder} cannot be read: {error}; --data tells where it is now"
-            ) from None
+            moved = "" if self.location in BENCHMARKS else "; --data tells where it is now"
+            raise InputError(f"the data of {self.folder} cannot be read: {error}{moved}") from None
         if source.fingerprint() != self.fingerprint:
             raise InputError(
                 f"{source.location} is not the data that {self.folder} was trained on, or has changed since: "
