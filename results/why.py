@@ -2,8 +2,9 @@
 
     GPIN_DATA=… python results/why.py results/desk mnist 10
 
-For the first split of an experiment whose models are still in the store: of 300 training and 300 test images, the
-amortization gap, and for GP encoders the median over images of the shares V[f] / V[z] and V[h] / V[z].
+For the first split of an experiment whose models are in the store, where `gpin experiment run` left them: of 300
+training and 300 test images the amortization gap, and for GP encoders the median over images of the shares
+V[f] / V[z] and V[h] / V[z].
 """
 
 import sys
@@ -23,10 +24,15 @@ ROWS = ["vae", "gp", "vae-2x", "towers", "gp-diagonal", "gp-shared", "gp-exact"]
 def main(root: str, experiment: str, latent_dim: str) -> None:
     """Print a line for every row and part of the data."""
     store = Store(root)
+    entries = EXPERIMENTS[experiment].entries(PROTOCOLS["desk"], [int(latent_dim)], ROWS)
+    models = {
+        entry.row: next((store.folder(entry.job) / "run").glob("*/model"), None) for entry in entries if not entry.split
+    }
+    if not any(models.values()):
+        sys.exit(f"{root} has no models, only results: gpin experiment run {experiment} in another store trains them")
     print(f"{'':12} {'':5}  log p refined     gap   V[f]/V[z]   V[h]/V[z]")
-    for entry in EXPERIMENTS[experiment].entries(PROTOCOLS["desk"], [int(latent_dim)], ROWS):
-        folder = next((store.folder(entry.job) / "run").glob("*/model"), None)
-        if entry.split or folder is None:
+    for row, folder in models.items():
+        if folder is None:
             continue
         run = open_run(folder.parent)
         vae, data = run.load(print), run.data()
@@ -34,7 +40,7 @@ def main(root: str, experiment: str, latent_dim: str) -> None:
             rows = random_rows(getattr(data, part), 300)
             scores = score_instances(vae, rows, Scoring())
             gap = (scores["refined_elbo"] - scores["elbo"]).mean()
-            line = f"{entry.row:12} {part:5}  {scores['refined_log_likelihood'].mean():13.1f}  {gap:6.1f}"
+            line = f"{row:12} {part:5}  {scores['refined_log_likelihood'].mean():13.1f}  {gap:6.1f}"
             if "uncertainty" in scores:
                 functions = vae.inference.functions(rows.__getitems__(range(len(rows))))
                 for variance in (functions.mean_variance, functions.std_variance):

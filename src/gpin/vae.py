@@ -134,7 +134,7 @@ class VAE(nn.Module):
             x: `(batch, *shape)`, any number of instances.
             samples: K, the samples used for each instance.
             proposal: "encoder" samples from q(z|x); "refined" from the Gaussian that :meth:`refine` finds for
-                each instance, so that the score does not depend on the encoder that happened to be trained.
+                each instance, so that the score depends much less on the encoder that happened to be trained.
             chunk_size: How many pairs (x, z) the decoder sees at a time; changes memory, not results.
         """
         x = self.check(x)

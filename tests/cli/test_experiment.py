@@ -149,6 +149,17 @@ def test_what_is_only_timed_is_measured_here_with_the_threads_asked_for(gpin, mo
         said = gpin("experiment", "run", "inference-time", flag, value)
         assert (said.code, said.one_line) == (2, True)
         assert flag[2:] in said.err
+    for command in ("table", "status"):
+        said = gpin("experiment", command, "inference-time", "--latent-dim", "10")
+        assert (said.code, said.one_line) == (2, True)
+        assert "it takes no --latent-dim" in said.err
+
+
+def test_a_table_in_a_pipe_is_as_wide_as_it_is(gpin):
+    work(Store("experiments"), jobs())
+    said = gpin("experiment", "table", "digits", *ROWS)
+    (head,) = [line for line in said.out.splitlines() if line.split()[:2] == ["gap", "ELBO"]]
+    assert (head.split()[-1], len(head) > 80) == ("size", True)
 
 
 def test_a_table_of_some_runs_says_that_it_is_one(gpin):

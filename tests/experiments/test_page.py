@@ -114,6 +114,15 @@ def test_a_figure_without_its_model_is_refused(store, tmp_path):
         uncertainty_figure(other, [entry], "gp-shared")
 
 
+def test_times_of_what_is_trained_too_are_those_of_the_rows_that_are_wanted(tmp_path):
+    store, how = Store(tmp_path), protocol(splits=1)
+    one = replace(TIMES, trained=True, latent_dims={"small": (50, 10)})
+    write_times(store, one, how, measure_times(one, how, 1, lambda what: None))
+    tables, _ = result_tables(one, how, store, one.entries(how, rows=["gp-shared"]))
+    assert [[row[0] for row in table.rows] for table in tables] == [["GP, shared basis and trunk (default)"]]
+    assert result_tables(one, how, store, one.entries(how, [10]))[0] == []
+
+
 def test_times_are_ratios_to_the_vae_beside_the_papers(store):
     found = read_times(store, TIMES, SMALL)
     (column,) = found["columns"]

@@ -137,7 +137,7 @@ def test_notes_say_how_it_was_done_and_that_the_papers_numbers_are_of_another_pr
     assert "Trained on 9,000 instances, scored on 40 of the test part." in notes
     assert "From so few runs that test tells little apart" in notes
     assert "not to be compared with ours" in notes
-    assert "The paper's supplement has other numbers for GPVAE 693.2." in notes
+    assert "The paper's supplement has other numbers: GPVAE 693.2." in notes
 
 
 def test_shares_that_are_not_known_are_left_out(tmp_path):
@@ -147,6 +147,8 @@ def test_shares_that_are_not_known_are_left_out(tmp_path):
     scores, diagnostics = likelihood_tables(one, how, Gathered(store, [entry]))
     assert re.fullmatch(r"\? / \d+ %", diagnostics.rows[0][4])
     assert scores.marks == {}  # one run can be compared with nothing
+    assert not re.search("Red|paired", " ".join(scores.notes))
+    assert scores.head[-1] == "log p(x), refined"  # the paper has no number for these data
     assert "±" not in scores.rows[0][1]
     assert "over 1 run." in scores.notes[0]
 
@@ -244,7 +246,7 @@ def test_html_is_well_formed_and_has_every_cell(tables):
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
-def test_a_terminal_shows_every_word_of_every_cell(width, tables):
+def test_a_terminal_shows_every_cell_and_breaks_no_number(width, tables):
     for table in tables[1]:
         text = shown(table, width)
         assert max(map(cell_len, text.splitlines())) <= width
@@ -252,6 +254,16 @@ def test_a_terminal_shows_every_word_of_every_cell(width, tables):
         words = Counter(word for row in (table.head, *table.rows) for cell in row for word in cell.split())
         missing = words - Counter(text.split())
         assert not missing
+        assert all(cell in text for _, *numbers in table.rows for cell in numbers)
+
+
+def test_a_screen_without_room_shows_a_table_in_equal_parts():
+    table = ResultTable("t", ["", "aaaaaaaa", "b", "c", "dddddddd"], [["one two", "1", "2", "3", "4"]])
+    lines = {width: [line.rstrip() for line in shown(table, width).splitlines()] for width in (60, 32, 29)}
+    assert lines[60] == ["t", "         aaaaaaaa  b  c  dddddddd", "one two         1  2  3         4", ""]
+    assert lines[32] == ["t", "      aaaaaaaa  b  c  dddddddd", "one          1  2  3         4", "two", ""]
+    assert lines[29][1:3] == ["         aaaaaaaa  b", "one two         1  2"]
+    assert lines[29][3:] == ["         c  dddddddd", "one two  3         4", ""]
 
 
 def test_the_formats_are_these():

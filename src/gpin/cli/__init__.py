@@ -24,7 +24,7 @@ try:
     from types import FrameType
     from typing import Annotated
 
-    from cyclopts import CycloptsError, Parameter
+    from cyclopts import CycloptsError, Parameter, UnusedCliTokensError
 
     from gpin.cli import data, demo, experiment, methods, train, use  # noqa: F401  (their commands register themselves)
     from gpin.cli.base import CheckError, Flag, app
@@ -73,7 +73,10 @@ def _sentence(error: Exception) -> tuple[str, int]:
     """What to tell the user of an error in one line, and the exit code."""
     if isinstance(error, CycloptsError):
         command = " ".join(["gpin", *(error.command_chain or ())])
-        return f"{error} (see {command} --help)", WRONG_USE
+        said = str(error)
+        if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+            said = f"unexpected {error.unused_tokens[0]!r}: {command} takes no more than came before it"
+        return f"{said} (see {command} --help)", WRONG_USE
     if isinstance(error, InputError):
         return str(error), WRONG_USE
     if isinstance(error, TrainingError | CheckError):

@@ -54,7 +54,7 @@ def _show_list(records: list[dict[str, Any]], folder: Path) -> None:
     table.add_column("shape", no_wrap=True)
     table.add_column("is it there?", no_wrap=True)
     for record in records:
-        absent = "no: gpin data fetch" if record["fetchable"] else "no: to be got by hand"
+        absent = f"no: gpin data fetch {record['name']}" if record["fetchable"] else "no: to be got by hand"
         here = Text(absent, style="dim") if record["where"] is None else Text("yes")
         table.add_row(record["name"], record["title"], "×".join(map(str, record["shape"])), here)
     screen = console()

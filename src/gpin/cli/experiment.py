@@ -12,6 +12,8 @@ from cyclopts import App, Parameter
 from gpin.cli.base import CheckError, Flag, Out, app, console, on_terminal, print_json, quoted, tell
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from gpin.experiments.protocols import Entry, Experiment, Protocol
     from gpin.experiments.store import Store
 
@@ -99,8 +101,6 @@ def run(
     again = f"gpin experiment table {name}{_flags(protocol, store, latent_dim, rows)}"
     if not chosen.experiment.trained:
         others = {
-            "--rows": rows,
-            "--latent-dim": latent_dim,
             "--dry-run": dry_run or None,
             "--workers": workers,
             "--executor": None if executor == "local" else executor,
@@ -213,7 +213,7 @@ def table(
         return
     if format is None and out is None:
         for one in tables:
-            show(one, console())
+            show(one, _screen())
         return
     text = "\n".join(FORMATS[_format(format, out)](one) for one in tables)
     if out is None:
@@ -293,6 +293,9 @@ def _chosen(name: str, protocol: str, store: Path, latent_dim: str | None, rows:
     from gpin.experiments.store import Store
 
     one, how = experiment_named(name), protocol_named(protocol)
+    for flag, given in (("--rows", rows), ("--latent-dim", latent_dim)):
+        if not one.trained and given is not None:
+            raise InputError(f"{name} has its own rows and latent dimensions: it takes no {flag}")
     parts = None if latent_dim is None else [part.strip() for part in latent_dim.split(",")]
     if parts is not None and not all(part.isdecimal() and int(part) for part in parts):
         raise InputError(f"--latent-dim must be positive whole numbers such as 10,50, got {latent_dim!r}")
@@ -312,6 +315,14 @@ def _measure_times(chosen: _Chosen, threads: int) -> None:
             (lambda what: print(f"timing inference: {what}", file=sys.stderr)) if on_terminal() else lambda what: None
         )
         write_times(chosen.store, one, protocol, measure_times(one, protocol, threads, told))
+
+
+def _screen() -> "Console":
+    """For tables; as wide as they are where it is no screen but a file or a pipe."""
+    screen = console()
+    if not screen.is_terminal:
+        screen.width = 10_000
+    return screen
 
 
 def _write(out: Path, content: bytes) -> None:
@@ -355,7 +366,7 @@ def _only_timed(chosen: _Chosen, name: str, threads: int, others: list[str]) -> 
     from gpin.errors import InputError
 
     if others:
-        raise InputError(f"{name} trains nothing, has its own rows, and is measured here: it takes no {others[0]}")
+        raise InputError(f"{name} trains nothing and is measured here: it takes no {others[0]}")
     _measure_times(chosen, threads)
 
 
@@ -413,4 +424,4 @@ def _say_expense(chosen: _Chosen, entries: "list[Entry]", workers: int, threads:
     if json:
         print_json(found.record())
     else:
-        show(found.table(chosen.experiment.title), console())
+        show(found.table(chosen.experiment.title), _screen())

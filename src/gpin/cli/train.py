@@ -85,7 +85,7 @@ def train(
     scaling
         What the model sees of the data; auto chooses by its values. [default: auto]
     start
-        A run or a saved model to start from, for methods that can (gp, rme).
+        A run or a saved model to start from, for methods that can (gp, rme, vae).
     checkpoint_seconds
         How often to write a checkpoint.
     tensorboard

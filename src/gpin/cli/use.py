@@ -56,7 +56,8 @@ def evaluate(
     samples
         Importance samples for each instance.
     proposal
-        Where they come from: the encoder, or a Gaussian fitted to each instance, which scores the model alone.
+        Where they come from: the encoder, or a Gaussian fitted to each instance, which scores the model much more than
+        the encoder.
     data
         Where the run's data is now, if it has moved.
     part

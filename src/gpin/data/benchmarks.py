@@ -124,9 +124,10 @@ def _content(path: Path) -> bytes:
 
 
 def _not_here(path: Path) -> InputError:
+    name = next((folder.name for folder in path.parents if folder.name in BENCHMARKS), "NAME")
     return InputError(
-        f"{path.name} is not in {path.parent}: get the set with `gpin data fetch`, or set GPIN_DATA to the folder of "
-        "all sets"
+        f"{path.name} is not in {path.parent}: `gpin data fetch {name}` gets the set, or says how; or set GPIN_DATA to "
+        "the folder of all sets"
     )
 
 

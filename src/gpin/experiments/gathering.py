@@ -59,7 +59,7 @@ class Line:
         done: Trainings that are there, of all initialisations.
         wanted: Trainings that there should be.
         log_likelihood: Mean over test instances, by proposals of the encoder.
-        refined: Likewise, by proposals fitted to each instance: a score of the model alone.
+        refined: Likewise, by proposals fitted to each instance: a score of the model, hardly of the encoder.
         elbo: The encoder's bound.
         gap: Refined ELBO − the encoder's: the amortization gap.
         ess: Mean effective samples, of both proposals.

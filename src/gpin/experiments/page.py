@@ -35,7 +35,8 @@ def compose(store: Store, protocol: Protocol) -> Page:
             section.text(f"{gathered.done} of {len(entries)} runs are done.", kind="note")
         _put(section, tables)
         if experiment.grid and gathered.done:
-            _draw(section, store, gathered, experiment.rows[protocol.name][0])
+            for row in experiment.rows[protocol.name]:
+                _draw(section, store, gathered, row)
         environments += [one for one in gathered.environments if one not in environments]
     if not page.sections:
         raise InputError(f"{store.root} has no result of the {protocol.name} protocol yet: gpin experiment run …")
@@ -93,8 +94,8 @@ def _draw(section: Section, store: Store, gathered: Gathered, row: str) -> None:
         return
     section.picture(
         plots.png(figure),
-        "Six instances by rising uncertainty, each with its true posterior, the encoder's Gaussian, image and "
-        "reconstruction",
-        "From the most certain to the most uncertain: the true posterior on a grid (blue), the encoder's Gaussian at "
-        "one and two standard deviations (ellipses), the image and its reconstruction.",
+        f"{ROWS[row].title}: six instances by rising uncertainty, each with its true posterior, the encoder's "
+        "Gaussian, image and reconstruction",
+        f"{ROWS[row].title}, from the most certain to the most uncertain: the true posterior on a grid (blue), the "
+        "encoder's Gaussian at one and two standard deviations (ellipses), the image and its reconstruction.",
     )

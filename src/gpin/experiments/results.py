@@ -30,8 +30,22 @@ def result_tables(
     if gathered.done:
         tables += posterior_tables(gathered) if experiment.grid else []
         tables += likelihood_tables(experiment, protocol, gathered)
-    times = read_times(store, experiment, protocol)
+    times = _times(experiment, protocol, gathered)
     return tables + (time_tables(experiment, times) if times is not None else []), gathered
+
+
+def _times(experiment: Experiment, protocol: Protocol, gathered: Gathered) -> dict[str, Any] | None:
+    """Of the rows and columns that are wanted; of all where nothing is trained."""
+    found = read_times(gathered.store, experiment, protocol)
+    if found is None or not experiment.trained:
+        return found
+    wanted, rows = gathered.columns(), {entry.row for entry in gathered.entries}
+    columns = [
+        {**column, "rows": {row: times for row, times in column["rows"].items() if row in rows}}
+        for column in found["columns"]
+        if (column["data"], column["latent_dim"]) in wanted
+    ]
+    return {**found, "columns": columns}
 
 
 def result_record(experiment: Experiment, protocol: Protocol, gathered: Gathered) -> dict[str, Any]:
@@ -51,7 +65,7 @@ def result_record(experiment: Experiment, protocol: Protocol, gathered: Gathered
         "runs": len(gathered.entries),
         "done": gathered.done,
         "columns": columns,
-        "times": read_times(gathered.store, experiment, protocol),
+        "times": _times(experiment, protocol, gathered),
     }
     known: dict[str, Any] = without_nan(record)
     return known

@@ -109,28 +109,40 @@ LATEX |= {"–": "--", "—": "---", "‖": r"$\|$", "σ": r"$\sigma$"}
 
 
 def show(table: ResultTable, console: Console) -> None:
-    """Print a table for a person."""
-    styles = {"red": "bold red", "blue": "blue", "": ""}
-    drawn = RichTable(title=table.title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-    for i, (name, width) in enumerate(zip(table.head, _widths(table, console.width), strict=True)):
-        drawn.add_column(name, justify="right" if i else "left", width=width, overflow="fold")
-    for i, row in enumerate(table.rows):
-        drawn.add_row(*(Text(cell, style=styles[table.marks.get((i, j), "")]) for j, cell in enumerate(row)))
-    console.print(drawn)
+    """Print a table for a person; where a screen has no room for all of its columns, in several parts."""
+    styles = {"red": "bold red", "blue": "italic blue", "": ""}
+    console.print(Text(table.title, style="bold"))
+    for columns, name_width in _parts(table, console.width):
+        drawn = RichTable(box=None, padding=(0, 2, 0, 0))
+        for j in columns:
+            if j:
+                drawn.add_column(table.head[j], justify="right", no_wrap=True)
+            else:
+                drawn.add_column(table.head[j], width=name_width)
+        for i, row in enumerate(table.rows):
+            drawn.add_row(*(Text(row[j], style=styles[table.marks.get((i, j), "")]) for j in columns))
+        console.print(drawn)
     for note in table.notes:
         console.print(Text(note, style="dim"))
     console.print()
 
 
-def _widths(table: ResultTable, room: int) -> list[int]:
-    """Of the columns: as wide as their cells, but where there is no room, as few words wide as need be."""
-    columns = list(zip(table.head, *table.rows, strict=True))
-    widths = [max(map(cell_len, cells)) for cells in columns]
-    words = [max((cell_len(word) for cell in cells for word in cell.split()), default=0) for cells in columns]
-    while sum(widths) + 2 * len(widths) > room and widths != words:
-        widest = max((i for i in range(len(widths)) if widths[i] > words[i]), key=lambda i: widths[i])
-        widths[widest] -= 1
-    return widths
+def _parts(table: ResultTable, room: int) -> list[tuple[list[int], int]]:
+    """Columns that fit beside the first one, in as few parts as need be and about as many in each; and its width.
+
+    The names of the rows may be broken between words, numbers may not.
+    """
+    names, *numbers = zip(table.head, *table.rows, strict=True)
+    widths = [2 + max(map(cell_len, cells)) for cells in numbers]
+    wanted = 2 + max(map(cell_len, names))
+    least = 2 + max((cell_len(word) for name in names for word in name.split()), default=0)
+    for count in range(1, len(widths) + 1):
+        size = math.ceil(len(widths) / count)
+        parts = [range(k, min(k + size, len(widths))) for k in range(0, len(widths), size)]
+        left = room - max(sum(widths[k] for k in part) for part in parts)
+        if left >= least:
+            break
+    return [([0, *(k + 1 for k in part)], max(least, min(wanted, left)) - 2) for part in parts]
 
 
 # What the tables say ---------------------------------------------------------------------------------
@@ -186,24 +198,29 @@ def _scores(
             _name(line),
             _summary(line.log_likelihood),
             _summary(line.refined),
-            paper[line.row][0] if line.row in paper else "",
+            *([paper[line.row][0] if line.row in paper else ""] if paper else []),
         ]
         for line in lines
     ]
+    few = FEW_RUNS if runs < 5 and any(line.differences for line in lines) else ""
     notes = [
         f"Test log-likelihood in nats, importance-weighted with K = {protocol.scoring.samples} samples, mean ± "
         f"standard deviation over {runs} {'run' if runs == 1 else 'runs'}. Encoder: proposals of the method's own "
         "encoder. Refined: proposals fitted to each instance, the same way for all, so that it is the model that is "
         "scored (they start from the encoder's mean, and end within about 0.1 nats of a mode).",
-        "Red (bold): the best; blue (italic): not told from it by Welch's t-test at 1 %. Ablations, and rows that lack "
-        "runs, are not compared." + (FEW_RUNS if runs < 5 else ""),
+        *([MARKED + few] if marks else []),
         *_cautions(gathered, data),
         *_about_paper(protocol, bool(paper)),
         *([] if experiment.decoder == "dense" else _otherwise_in_the_supplement(lines, data, dim)),
     ]
-    return ResultTable(title, ["", "log p(x), encoder", "log p(x), refined", "paper"], rows, marks, notes)
+    head = ["", "log p(x), encoder", "log p(x), refined", *(["paper"] if paper else [])]
+    return ResultTable(title, head, rows, marks, notes)
 
 
+MARKED = (
+    "Red (bold): the best; blue (italic): not told from it by Welch's t-test at 1 %. Ablations, and rows that lack "
+    "runs, are not compared."
+)
 FEW_RUNS = " From so few runs that test tells little apart: the paired differences tell more."
 
 
@@ -243,7 +260,7 @@ def _otherwise_in_the_supplement(lines: Sequence[Line], data: str, dim: int) -> 
         for line in lines
         if line.row in other and f"{other[line.row]:.1f}" != f"{table[line.row].mean:.1f}"
     ]
-    return [f"The paper's supplement has other numbers for {', '.join(differing)}."] if differing else []
+    return [f"The paper's supplement has other numbers: {', '.join(differing)}."] if differing else []
 
 
 def _differences(title: str, lines: Sequence[Line]) -> ResultTable:

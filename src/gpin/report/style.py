@@ -80,13 +80,14 @@ thead th, thead th:first-child {{ vertical-align: bottom; border-bottom: 2px sol
   text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums;
 }}
 td.red {{ color: var(--best); font-weight: 600; }}
-td.blue {{ color: var(--alike); }}
+td.blue {{ color: var(--alike); font-style: italic; }}
 small {{ display: block; font-size: 0.85rem; line-height: 1.35; color: var(--muted); }}
 
 figure {{ margin: 0; }}
 figcaption {{ font-size: 0.9rem; line-height: 1.45; color: var(--muted); }}
 img, svg {{ display: block; width: 100%; height: auto; }}
 img {{ image-rendering: pixelated; }}
+.picture img {{ image-rendering: auto; }}
 svg text {{ font-family: inherit !important; }}
 .drawing, .picture {{ margin: 1.25rem 0; }}
 .drawing svg {{ max-width: 36rem; margin: 0 auto; }}
