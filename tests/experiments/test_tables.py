@@ -124,6 +124,8 @@ def test_what_is_like_the_best_is_blue(tmp_path):
         pretend(store, entry.job, columns(log_likelihood=value, refined_log_likelihood=-value))
     scores, *_ = likelihood_tables(one, how, Gathered(store, one.entries(how)))
     assert scores.marks == {(0, 1): "blue", (1, 1): "red", (2, 2): "red"}  # the ablation is not in it
+    alone = [entry for entry in one.entries(how) if entry.row in ("vae", "vae-2x")]
+    assert likelihood_tables(one, how, Gathered(store, alone))[0].marks == {}  # the best of one is nothing to say
     summaries = {row: Summary.of([mean + 0.1 * split for split in range(4)]) for row, mean in means.items()}
     assert mark({row: summaries[row] for row in ("vae", "gp", "hf-1")}) == {"vae": "blue", "gp": "red", "hf-1": ""}
 
