@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -101,6 +102,23 @@ def test_the_exact_marginal_is_the_mixture_over_sampled_encoders():
 def per_dimension(q):
     parts = (q.loc, q.mean_std, q.scale, q.scale_std)
     return [type(q)(*(part[..., [j]] for part in parts)) for j in range(D)]
+
+
+def test_a_draw_that_is_exactly_zero_leaves_the_sampled_log_square_finite(monkeypatch):
+    """Mean and noise cancel once in some ten million draws, which a training makes."""
+    vae = random_gp(log_square="sampled", log_square_samples=4)
+    functions = vae.inference.functions(torch.rand(5, *SHAPE, dtype=torch.float64))
+    functions = replace(functions, std_variance=functions.std.square())
+    kl = vae.inference.expected_kl
+    draws = torch.tensor([-1.0, 0.3, 1.2, -0.4], dtype=torch.float64)
+    monkeypatch.setattr(torch, "randn", lambda shape, **kind: draws.view(-1, 1, 1).expand(shape) * functions.std.sign())
+    value = kl(functions)
+    assert value.isfinite().all()
+    floor = 2 * math.log(0.5 * torch.finfo(torch.float64).eps)
+    others = (1 + draws[1:]).square().log().sum().item()
+    log_square = functions.std.square().log() + (floor + others) / 4
+    expected = 0.5 * (functions.variance + functions.mean.square() - 1 - log_square).sum(-1)
+    torch.testing.assert_close(value, expected)
 
 
 def test_the_sampled_log_square_is_unbiased():

@@ -151,7 +151,9 @@ class GPEncoder(InferenceModel[GPConfig]):
             shape = (self.options.log_square_samples, *functions.std.shape)
             noise = torch.randn(shape, dtype=functions.std.dtype, device=functions.std.device)
             draws = functions.std + functions.std_variance.sqrt() * noise
-            log_square = draws.square().log().mean(0)
+            # Mean and noise may cancel to exactly zero, whose logarithm no draw has: once in some ten million.
+            rounding = 0.5 * torch.finfo(draws.dtype).eps * functions.std.detach()
+            log_square = torch.maximum(draws.square(), rounding.square()).log().mean(0)
         # With σ_min² this is an upper bound of the KL, because E[log h²] ≤ E[log(h² + σ_min²)].
         return gaussian_kl(functions.mean, functions.variance + self.options.min_variance, log_square)
 
