@@ -185,7 +185,9 @@ def _scores(
     # The paper's marks compare methods; ablations explain one of them, and what lacks runs is not compared yet.
     methods = [line for line in lines if not ROWS[line.row].ablation] or lines
     compared = [line for line in methods if line.done == line.wanted and line.refined.runs > 1]
-    for column, score in ((1, "log_likelihood"), (2, "refined")) if len(compared) > 1 else ():
+    if len(compared) == 1:  # the best of one is nothing to say
+        compared = []
+    for column, score in ((1, "log_likelihood"), (2, "refined")):
         for name, colour in mark({line.row: getattr(line, score) for line in compared}).items():
             if colour:
                 marks[next(i for i, line in enumerate(lines) if line.row == name), column] = colour
