@@ -1,6 +1,7 @@
 """The importance-weighted estimate where log p(x) is known, and its diagnostics."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from arviz_stats.base import array_stats
 from torch.distributions import Distribution, Normal
 
+import gpin
 from gpin.distributions import diagonal_normal
 from gpin.errors import InputError
 from gpin.estimators import LogLikelihood, effective_sample_size, importance_weighted, pareto_khat
@@ -247,3 +249,27 @@ def test_a_printed_estimate_is_one_line_with_its_diagnostics(values):
 def test_a_printed_estimate_does_not_vouch_for_an_unknown_khat():
     model = conjugate(4)
     assert "k̂ > 0.7 for 0 %" not in str(importance_weighted(model.log_joint, model.proposal(3.0), 10, 10))
+
+
+@pytest.mark.parametrize("deviation", [0.0065, 0.01])
+def test_khat_is_not_alarmed_by_weights_that_rounding_made_equal(deviation, double):
+    step = 2.0**-10  # of float32 at the log density of a large image
+    log_weights = (deviation * torch.randn(100, 2000) / step).round() * step
+    assert (pareto_khat(log_weights) < 0.7).all()
+
+
+def test_khat_of_two_weights_that_outweigh_all_others_alike_is_large():
+    log_weights = torch.zeros(100, 1)
+    log_weights[:2] = 30.0
+    assert (pareto_khat(log_weights) > 0.7).all()
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 50, 1000])
+def test_a_flow_takes_its_samples_in_chunks_and_gives_the_same(chunk, double):
+    vae = gpin.build((3,), "iaf", 2, seed=0).eval()
+    x = torch.randn(4, 3)
+    wanted = []
+    for size in (50, chunk):
+        torch.manual_seed(1)
+        wanted.append(importance_weighted(partial(vae.log_joint, x), vae.encode(x), 50, size).values)
+    torch.testing.assert_close(*wanted)

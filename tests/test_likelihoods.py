@@ -253,3 +253,16 @@ def test_a_config_written_whole_can_be_read_again(options):
     config = LikelihoodConfig(**options)
     whole = json.loads(json.dumps(config.model_dump(mode="json")))
     assert LikelihoodConfig.parse(whole, "the likelihood") == config
+
+
+@pytest.mark.parametrize("logit", [0.0, 5.0, 17.0, 30.0, 88.0, 120.0])
+def test_the_precision_of_bernoulli_pixels_has_a_root_with_a_gradient(logit):
+    likelihood = Bernoulli((2,))
+    output = torch.tensor([[logit, -logit]], requires_grad=True)
+    score, precision = likelihood.score_and_precision(torch.ones(1, 2), output)
+    p = 1 / (1 + math.exp(-logit))
+    torch.testing.assert_close(score, torch.tensor([[1 - p, p]]), atol=1e-6, rtol=1e-5)
+    wanted = math.exp(-logit) / (1 + math.exp(-logit)) ** 2
+    torch.testing.assert_close(precision, torch.full((1, 2), wanted), atol=1e-37, rtol=1e-5)
+    precision.sqrt().sum().backward()
+    assert output.grad.isfinite().all()

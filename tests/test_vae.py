@@ -264,3 +264,23 @@ def test_variances_learn_faster_and_covariances_within_bounds(rate, covariances)
     assert {found[name] for name in found if "log_std" in name or "log_diagonal" in name} == {covariances}
     assert found["likelihood.log_variance"] == pytest.approx(20 * rate)
     assert {found[name] for name in found if "decoder" in name} == {rate}
+
+
+@pytest.mark.parametrize(
+    ("z", "said"),
+    [
+        (torch.full((2, 3), torch.nan), "z must be finite"),
+        (np.zeros((2, 3), complex), "z must be real"),
+        (np.ma.masked_array(np.zeros((2, 3)), mask=True), "z must hold numbers everywhere, got a masked array"),
+        (torch.zeros(2, 4), "z must end in latent_dim=3"),
+    ],
+)
+def test_codes_that_cannot_be_decoded_are_refused(vae, z, said):
+    with pytest.raises(gpin.InputError, match=said):
+        vae.decode(z)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**62, 2**64, 1.0, True, "1"])
+def test_a_seed_that_torch_does_not_take_is_refused(seed):
+    with pytest.raises(gpin.InputError, match="seed must be a whole number between 0 and"):
+        gpin.build(SHAPE, seed=seed)

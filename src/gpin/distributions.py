@@ -320,7 +320,10 @@ class FlowNormal(Distribution):
 
     def rsample_and_log_prob(self, sample_shape: Size | list[int] | tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         """Samples and their log density, without an inversion."""
-        z = self.base.rsample(Size(sample_shape))
+        return self.carry(self.base.rsample(Size(sample_shape)))
+
+    def carry(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Where samples of the base, `(..., d)`, are carried, and the log density there."""
         log_prob = self.base.log_prob(z)
         for transform in self.transforms:
             z, log_det = transform.call_and_ladj(z)

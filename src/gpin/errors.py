@@ -1,6 +1,6 @@
 """What a user can do wrong, said in one sentence."""
 
-__all__ = ["BusyError", "InputError", "TrainingError"]
+__all__ = ["BusyError", "FetchError", "InputError", "TrainingError", "VersionError"]
 
 
 class InputError(ValueError):
@@ -9,6 +9,14 @@ class InputError(ValueError):
 
 class BusyError(InputError):
     """A folder that another process is training in: the same may succeed later."""
+
+
+class FetchError(InputError):
+    """A download that failed: the same may succeed later."""
+
+
+class VersionError(InputError):
+    """A file that another version of gpin wrote, and that this one must leave alone."""
 
 
 class TrainingError(RuntimeError):

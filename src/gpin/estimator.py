@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags, check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -22,7 +21,7 @@ from gpin.likelihoods import LikelihoodConfig
 from gpin.networks import Architecture, check_shape
 from gpin.seeding import seeded
 from gpin.training import fit
-from gpin.vae import VAE, VAEConfig, build
+from gpin.vae import VAE, VAEConfig, build, from_config
 
 __all__ = ["GPVAE"]
 
@@ -236,8 +235,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         state = super().__getstate__().copy()
         if "vae_" in state:
             vae = state.pop("vae_")
-            weights = {name: tensor.detach().cpu().contiguous() for name, tensor in vae.state_dict().items()}
-            state["_config"], state["_weights"] = vae.config.model_dump(mode="json"), save_tensors(weights)
+            state["_config"], state["_weights"] = vae.config.model_dump(mode="json"), vae.packed()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -245,15 +243,8 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if "_weights" in state:
             weights = load_tensors(state.pop("_weights"))
             config = VAEConfig.parse(state.pop("_config"), "the pickled model")
-            state["vae_"] = vae = build(
-                config.shape,
-                config.method,
-                config.latent_dim,
-                likelihood=config.likelihood,
-                architecture=config.architecture,
-                seed=0,  # the weights come next; torch's own random state is left alone
-                **config.options,
-            )
+            with seeded(0):  # the weights come next; torch's own random state is left alone
+                state["vae_"] = vae = from_config(config)
             vae.to(dtype=weights[next(name for name, _ in vae.named_parameters())].dtype)
             vae.load_state_dict(weights)
             vae.eval()

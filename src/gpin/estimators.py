@@ -87,7 +87,7 @@ def importance_weighted(
         log_joint: log p(x, z) for z `(samples, batch, d)` → `(samples, batch)`.
         q: The proposal, batch shape `(batch,)`.
         samples: K; exactly this many are drawn for every instance.
-        chunk: How many of them `log_joint` gets at a time. It changes the memory, not the result.
+        chunk: How many of them `log_joint` and a flow get at a time. It changes the memory, not the result.
         proposal: What to call q in the result.
     """
     if samples < 1:
@@ -95,7 +95,8 @@ def importance_weighted(
     if chunk < 1:
         raise InputError(f"chunk must be at least 1, got {chunk}")
     if isinstance(q, FlowNormal):  # knows the density of its own samples without an inversion
-        z, log_prob = q.rsample_and_log_prob((samples,))
+        carried = [q.carry(part) for part in q.base.sample((samples,)).split(chunk)]
+        z, log_prob = (torch.cat(parts) for parts in zip(*carried, strict=True))
     else:
         z = q.sample((samples,))
         log_prob = torch.cat([q.log_prob(part) for part in z.split(chunk)])
@@ -117,9 +118,9 @@ def pareto_khat(log_weights: Float[Tensor, "samples batch"]) -> Float[Tensor, " 
     """Shape of the generalised Pareto distribution fitted to the largest importance weights.
 
     Vehtari et al. 2024, Pareto smoothed importance sampling, with the fit of Zhang & Stephens 2009:
-    the tail is the min(K/5, 3√K) largest weights. `(samples, batch)` → `(batch,)`; NaN below K = 25,
-    where the tail has fewer than five, and 0 where the tail's weights differ by less than
-    one per cent, which is rounding as much as a tail.
+    the tail is the min(K/5, 3√K) largest weights, without those that equal the largest below them, as float32 makes
+    some, unless fewer than five are left. `(samples, batch)` → `(batch,)`; NaN below K = 25, where the tail has fewer
+    than five, and 0 where the tail's weights differ by less than one per cent, which is rounding as much as a tail.
     """
     samples = log_weights.shape[0]
     size = int(min(samples / 5, 3 * math.sqrt(samples)))
@@ -131,15 +132,19 @@ def pareto_khat(log_weights: Float[Tensor, "samples batch"]) -> Float[Tensor, " 
     excess = (top[:-1].exp() - cutoff.exp()).flip(0)  # ascending, (size, batch)
     excess = excess.clamp(min=torch.finfo(torch.float64).tiny)
 
-    grid = 30 + math.isqrt(size)
-    steps = torch.arange(1, grid + 1, dtype=torch.float64, device=top.device).unsqueeze(1)
-    quartile = excess[int(size / 4 + 0.5) - 1]
+    above = (top[:-1] > top[-1:]).sum(0)
+    count = torch.where(above < 5, size, above)  # of the tail, (batch,); it comes last
+    tail = torch.arange(size, device=top.device).unsqueeze(1) >= size - count
+    excess = excess.where(tail, 0.0)
+    grid = 30 + count.sqrt().floor()
+    steps = torch.arange(1, 31 + math.isqrt(size), dtype=torch.float64, device=top.device).unsqueeze(1)
+    quartile = excess.gather(0, (size - count + (count / 4 + 0.5).long() - 1).unsqueeze(0))[0]
     theta = (1 - (grid / (steps - 0.5)).sqrt()) / (3 * quartile) + 1 / excess[-1]  # (grid, batch)
-    shape = torch.log1p(-theta.unsqueeze(1) * excess).mean(1)  # (grid, batch)
-    profile = size * ((-theta / shape).log() - shape - 1)
-    posterior = torch.softmax(profile, dim=0)
+    shape = torch.log1p(-theta.unsqueeze(1) * excess).sum(1) / count  # (grid, batch)
+    profile = count * ((-theta / shape).log() - shape - 1)
+    posterior = torch.softmax(profile.where(steps <= grid, -math.inf), dim=0)
     best = (posterior * theta).sum(0)
-    khat = torch.log1p(-best * excess).mean(0)
+    khat = torch.log1p(-best * excess).sum(0) / count
     # The weakly informative prior of Vehtari et al.: ten observations' worth of k = 0.5.
-    khat = (size * khat + 5) / (size + 10)
+    khat = (count * khat + 5) / (count + 10)
     return torch.where(top[-1] > -0.01, 0.0, khat).to(log_weights.dtype)

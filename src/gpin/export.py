@@ -49,9 +49,10 @@ def export(
 ) -> None:
     """Write what a trained VAE infers as one ONNX file, weights and all, for any batch size, in float32.
 
-    Input `x` `(batch, *shape)`; outputs `mean` and `std` `(batch, d)`, the moments of q(z|x), and with method `gp`
-    also `uncertainty`, `uncertainty_f` and `uncertainty_h`, each `(batch,)`. The file carries gpin's
-    version, the method and the data's shape as metadata. The methods `sa`, `iaf` and `vlae` cannot be exported.
+    Input `x` `(batch, *shape)`; outputs `mean` and `std` `(batch, d)`, the moments of q(z|x), and with method `gp`,
+    unless its towers are deterministic, also `uncertainty`, `uncertainty_f` and `uncertainty_h`, each `(batch,)`. The
+    file carries gpin's version, the method and the data's shape as metadata. The methods `sa`, `iaf` and `vlae` cannot
+    be exported.
 
     Where an offset is more than a hundred times its scale, as of a column of times, `x` is float64 and becomes float32
     once it is scaled: in float32, the digits in which instances differ would be lost.

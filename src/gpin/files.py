@@ -1,16 +1,31 @@
 """Files that appear whole or not at all, and records that notice when they were changed."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gpin.errors import InputError
+from gpin.errors import InputError, VersionError
 
-__all__ = ["as_path", "checksum", "read_record", "write_record", "write_whole", "written_whole"]
+__all__ = [
+    "as_path",
+    "check_writable",
+    "checksum",
+    "read_record",
+    "remove_unfinished",
+    "write_record",
+    "write_whole",
+    "written_whole",
+]
+
+UNFINISHED = ".part"
+"""The ending of a file that is being written."""
 
 
 def as_path(value: Any, what: str = "the folder") -> Path:
@@ -24,18 +39,29 @@ def as_path(value: Any, what: str = "the folder") -> Path:
 def written_whole(path: Path) -> Iterator[BinaryIO]:
     """A file to write to, which becomes `path` when all is written, even if the machine loses power on the way.
 
-    What fails inside leaves no file, and an older one as it was.
+    What fails inside leaves no file, and an older one as it was. A link stays, and what it points to is written; a pipe
+    or a device gets the content as it comes.
     """
-    beside = path.with_name(path.name + ".part")
+    place = Path(os.path.realpath(path))
+    if place.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if place.exists() and not place.is_file():
+        with open(place, "wb") as file:
+            yield file
+        return
+    # No two writers share a name, or one would publish what the other has half written.
+    beside = place.with_name(f"{place.name}.{uuid.uuid4().hex[:8]}{UNFINISHED}")
     try:
         with open(beside, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
+        os.replace(beside, place)
+    except BaseException as error:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(beside):
+            error.filename = str(path)
         raise
 
 
@@ -43,6 +69,21 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file that appears whole or not at all, even if the machine loses power on the way."""
     with written_whole(path) as file:
         file.write(content)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what writers that were killed have left in a folder, in which nobody writes now."""
+    for path in folder.glob(f"*{UNFINISHED}"):
+        path.unlink(missing_ok=True)
+
+
+def check_writable(folder: Path) -> None:
+    """Raise now, not after the work, if no file can be made in a folder."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None
 
 
 def write_record(path: Path, kind: str, version: int, content: Mapping[str, Any]) -> None:
@@ -62,7 +103,7 @@ def read_record(path: Path, kind: str, version: int, what: str) -> dict[str, Any
     if not isinstance(record, dict) or record.get("format") != kind:
         raise InputError(f"{path} is not {what}")
     if record.get("version") != version:
-        raise InputError(f"{path} has format version {record.get('version')!r}; this gpin reads {version}")
+        raise VersionError(f"{path} has format version {record.get('version')!r}; this gpin reads {version}")
     if record.pop("record_sha256", None) != checksum(record):
         raise InputError(f"{damaged}: its checksum does not fit")
     return record

@@ -24,7 +24,8 @@ class LikelihoodConfig(Config):
         kind: "gaussian" for continuous data, "bernoulli" for data in [0, 1].
         variance: Of the Gaussian: "learnt" (one scalar, by gradient), "analytic" (the running
             optimum, i.e. the mean squared error), "fixed", or "per_pixel" (learnt, one a pixel).
-        initial_variance: The start, or the value if fixed. 0 takes it from the training data.
+        initial_variance: The start, or the value if fixed. 0 takes it from the training data. The running
+            optimum of "analytic" forgets it with the first batch.
         min_variance: The floor; a continuous likelihood is unbounded without one.
     """
 
@@ -175,7 +176,9 @@ class Bernoulli(Likelihood):
     def score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
         """x − p and p (1 − p), p the sigmoid of the logits."""
         p = output.sigmoid()
-        return x - p, p * (1 - p)
+        # 1 − p is zero in float32 from a logit of 17 on, and the root of a zero has no gradient.
+        precision = p * (-output).sigmoid()
+        return x - p, precision.clamp(min=torch.finfo(precision.dtype).tiny)
 
     def sample(self, output: Tensor) -> Tensor:
         return torch.bernoulli(output.sigmoid())

@@ -25,7 +25,7 @@ from gpin.estimators import LogLikelihood, importance_weighted
 from gpin.files import as_path, read_record, write_record, write_whole
 from gpin.inference import ELBO, InferenceModel, Uncertainty, method_named
 from gpin.inference.refinement import refine
-from gpin.inputs import as_tensor, positive_number, whole_number
+from gpin.inputs import as_tensor, check_seed, positive_number, whole_number
 from gpin.likelihoods import Likelihood, LikelihoodConfig, as_likelihood_config, make_likelihood
 from gpin.memory import keep_freed_memory
 from gpin.networks import Architecture, Decoder, Trunk, as_architecture, check_shape
@@ -117,7 +117,10 @@ class VAE(nn.Module):
         return self.inference(self.check(x), self)
 
     def elbo(self, x: ArrayLike, samples: int = 1) -> ELBO:
-        """The evidence lower bound with its terms, each `(batch,)`."""
+        """The evidence lower bound with its terms, each `(batch,)`.
+
+        In training mode a likelihood with variance="analytic" counts x as a batch of training.
+        """
         return self.inference.elbo(self.check(x), self, whole_number(samples, "samples"))
 
     def loss(self, x: Tensor, samples: int = 1) -> Tensor:
@@ -179,6 +182,8 @@ class VAE(nn.Module):
         z = self._like_own(as_tensor(z, "z"))
         if z.shape[-1:] != (self.latent_dim,):
             raise InputError(f"z must end in latent_dim={self.latent_dim}, got shape {tuple(z.shape)}")
+        if not z.isfinite().all():
+            raise InputError("z must be finite, and some of its values are not")
         return self.likelihood.mean(self.decoder(z))
 
     @torch.no_grad()
@@ -260,8 +265,6 @@ class VAE(nn.Module):
             raise InputError(f"x must have shape {wanted}, got {tuple(x.shape)}{hint}")
         if len(x) == 0:
             raise InputError(f"x is an empty batch: shape {tuple(x.shape)}, expected at least one instance")
-        if x.is_complex():
-            raise InputError(f"x must be real, got {x.dtype}")
         x = self._like_own(x)
         # A finite sum is ten times cheaper to look at, and only finite numbers have one.
         if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():
@@ -278,12 +281,13 @@ class VAE(nn.Module):
 
     # Files ----------------------------------------------------------------------------------------
 
-    def _packed(self) -> bytes:
+    def packed(self) -> bytes:
+        """The weights in the safetensors format."""
         return save_tensors({name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()})
 
     def checksum(self) -> str:
         """sha256 of the weights, as in the `config.json` of a saved model."""
-        return hashlib.sha256(self._packed()).hexdigest()
+        return hashlib.sha256(self.packed()).hexdigest()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write `config.json` and `model.safetensors`; nothing in them executes."""
@@ -291,7 +295,7 @@ class VAE(nn.Module):
         if folder.exists() and not folder.is_dir():
             raise InputError(f"cannot save to {folder}: it is a file, and a folder is needed")
         folder.mkdir(parents=True, exist_ok=True)
-        weights = self._packed()
+        weights = self.packed()
         config = None if self.config is None else self.config.model_dump(mode="json")
         record = {
             "config": config,
@@ -342,7 +346,7 @@ def build(
         likelihood=as_likelihood_config(likelihood),
         architecture=as_architecture(architecture, shape),
     )
-    with nullcontext() if seed is None else seeded(whole_number(seed, "seed", least=0)):
+    with nullcontext() if seed is None else seeded(check_seed(seed)):
         vae = from_config(config)
     return vae if start is None else vae.start_from(start)
 

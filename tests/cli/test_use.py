@@ -374,7 +374,7 @@ def test_damaged_weights_are_found_in_the_checkpoints(gpin, runs, tmp_path):
         ("table", ["evaluate", "--proposal", "guess"], "guess"),
         ("table", ["evaluate", "--part", "none"], "none"),
         ("table", ["evaluate", "--limit", "0"], "limit must be"),
-        ("table", ["evaluate", "--seed", "-1"], "seed must lie"),
+        ("table", ["evaluate", "--seed", "-1"], "seed must be a whole number between 0"),
         ("table", ["evaluate", "--device", "cuda:99"], "no device 'cuda:99'"),
         ("table", ["sample", "-o", "s.csv", "--count", "0"], "count must be"),
         ("table", ["reconstruct", "-o", "r.csv", "--count", "-1"], "count must be"),
@@ -388,3 +388,37 @@ def test_wrong_use_is_one_line_and_exit_code_2(gpin, runs, tmp_path, monkeypatch
     assert said.one_line
     assert words in said.err
     assert not list(tmp_path.iterdir())
+
+
+# What must not be lost -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "out", "words"),
+    [
+        ("table", ["sample"], "table.csv", "it is the data itself"),
+        ("table", ["encode", "mixed.csv", "--columns", "a,b,c"], "table.csv", "it is the data itself"),
+        ("plain", ["reconstruct", "table.csv"], "table.npy", "it is the data itself"),
+        ("pictures", ["sample"], "pictures/new.png", "holds the data's pictures"),
+        ("pictures", ["reconstruct"], "pictures/more/new.png", "holds the data's pictures"),
+    ],
+)
+def test_nothing_is_written_over_the_data_or_among_it(gpin, runs, files, monkeypatch, name, command, out, words):
+    monkeypatch.chdir(files)
+    before = {path: path.read_bytes() for path in files.rglob("*") if path.is_file()}
+    said = gpin(command[0], runs[name], *command[1:], "-o", files / out)
+    assert said.code == 2
+    assert said.one_line
+    assert words in said.err
+    assert {path: path.read_bytes() for path in files.rglob("*") if path.is_file()} == before
+
+
+def test_reconstruct_finds_data_that_has_moved(gpin, runs, files, tmp_path):
+    shutil.copy(files / "table.csv", tmp_path / "moved.csv")
+    assert gpin("reconstruct", runs["table"], "-o", tmp_path / "here.csv").code == 0
+    said = gpin("reconstruct", runs["table"], "--data", tmp_path / "moved.csv", "-o", tmp_path / "there.csv")
+    assert said.code == 0, said.err
+    assert (tmp_path / "here.csv").read_text() == (tmp_path / "there.csv").read_text()
+    said = gpin("reconstruct", runs["table"], "digits", "--data", tmp_path / "moved.csv", "-o", tmp_path / "no.csv")
+    assert said.code == 2
+    assert "leave one of them out" in said.err

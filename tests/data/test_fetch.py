@@ -76,6 +76,7 @@ def refused(name, folder, said):
     with pytest.raises(gpin.InputError, match=said) as caught:
         fetch(name, folder)
     assert "\n" not in str(caught.value)
+    assert all(any(path.iterdir()) for path in folder.iterdir() if path.is_dir())  # no empty folder is left
 
 
 def test_files_are_fetched_once(server, two_files, tmp_path, capfd):

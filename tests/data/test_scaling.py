@@ -131,7 +131,8 @@ def test_what_is_not_finite_is_named_with_its_row_and_column(monkeypatch, value,
 @pytest.mark.parametrize(
     ("values", "kind", "said"),
     [
-        (with_value(256.0), "pixels", r"holds -?[\d.]+ in row 0.*pixels must be from 0 to 255"),
+        (with_value(256.0), "pixels", r"holds -?[\d.]+ in row 0.*pixels must be whole numbers from 0 to 255"),
+        (images(0, 1, np.float64), "pixels", "pixels must be whole numbers from 0 to 255"),
         (images(0, 256, np.int64), "pixels", "holds 256 in row 0, .*from 0 to 255"),
         (images(0, 1, np.float64), "binary", "binary data must be 0 or 1"),
         (images(0, 2.9, np.uint8), "binary", "holds 2 in row 0, .*binary"),

@@ -1,10 +1,13 @@
-"""Text tables that were written for another decimal point."""
+"""Tables that were written for another decimal point, and columns that cannot be had."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 
 import gpin
-from gpin.data import open_source
+from gpin.data import SourceConfig, open_source
 
 
 @pytest.mark.parametrize(
@@ -30,3 +33,11 @@ def test_semicolons_inside_of_a_row_with_commas_are_no_decimal_commas(tmp_path):
     assert np.array_equal(open_source(tmp_path / "a.csv").values, [[1, 2]])
     (tmp_path / "b.csv").write_text("1,5\n2,3\n")
     assert np.array_equal(open_source(tmp_path / "b.csv").values, [[1, 5], [2, 3]])
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_column_that_is_asked_for_twice_is_named(tmp_path, ending):
+    path, table = tmp_path / f"a{ending}", pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+    pa.csv.write_csv(table, path) if ending == ".csv" else pa.parquet.write_table(table, path)
+    with pytest.raises(gpin.InputError, match="column 'a' is asked for 2 times: once is enough"):
+        open_source(path, SourceConfig(columns=("a", "b", "a")))

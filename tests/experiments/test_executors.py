@@ -591,3 +591,25 @@ def test_rays_tasks_do_all_jobs_though_one_is_killed(tmp_path):
     assert killed == [True]
     assert [store.state(one) for one in jobs] == ["done"] * 6
     assert read_plan(next((tmp_path / "plans").iterdir())) == jobs
+
+
+@pytest.mark.parametrize("options", [{"mem_gb": "much"}, {"timeout_min": "10h"}, {"no_such_option": 1}])
+def test_options_that_slurm_does_not_have_are_refused(options, tmp_path):
+    pytest.importorskip("submitit")
+    with pytest.raises(InputError, match="submitit does not take these options of Slurm"):
+        run_slurm(Store(tmp_path), [job()], 1, cluster="local", options=options)
+
+
+def test_workers_that_slurm_does_not_take_are_one_sentence(tmp_path, monkeypatch):
+    class RejectedError(RuntimeError):
+        """As submitit raises it when sbatch fails."""
+
+    def reject(number):
+        raise RejectedError("sbatch: error: invalid partition\nspecified: x")
+
+    Submitit(monkeypatch, reject)
+    sys.modules["submitit"].core = SimpleNamespace(utils=SimpleNamespace(FailedJobError=RejectedError))
+    with pytest.raises(
+        TrainingError, match="Slurm does not take the workers: sbatch: error: invalid partition specified"
+    ):
+        run_slurm(Store(tmp_path), [job()], 1, cluster="local")

@@ -326,3 +326,14 @@ def test_a_lease_that_cannot_be_read_is_not_taken_over(number, tmp_path, monkeyp
     assert [found.name for found in tmp_path.iterdir()] == [path.name]
     with lease(tmp_path, never) as ours:
         assert ours
+
+
+@pytest.mark.parametrize(("age", "held"), [(0.0, True), (LONG_AGO, False)])
+def test_where_nothing_can_be_written_this_machines_clock_tells_the_age(age, held, tmp_path, monkeypatch):
+    left_behind(tmp_path, age)
+
+    def refuse(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr("pathlib.Path.touch", refuse)
+    assert leased(tmp_path) is held

@@ -8,6 +8,7 @@ from linear_gaussian import LinearGaussian
 from torch.distributions import Independent, Normal, kl_divergence
 
 import gpin
+from gpin.distributions import NormalMixture, PrecisionNormal
 from gpin.experiments.posterior import Posterior, best_gaussian_kl, grid_scores, kl_to_posterior, posteriors
 
 
@@ -95,3 +96,35 @@ def test_a_posterior_far_out_is_found_there(double):
     assert [near.log_evidence, far.log_evidence] == pytest.approx(expected.tolist(), abs=1e-3)
     with pytest.raises(gpin.InputError, match="does not end within 50 standard deviations"):
         posteriors(vae, vae.decode(torch.full((1, 2), 1000.0)))
+
+
+@pytest.mark.parametrize("kind", ["mixture", "correlated"])
+def test_kl_of_what_a_coarse_grid_would_miss_is_that_of_many_samples(kind, double):
+    model = correlated(1.0)
+    vae, x = model.vae("vae", known=True).eval(), model.sample(4)
+    truth = model.posterior(x)
+    if kind == "mixture":
+        means = truth.mean.unsqueeze(-2) + torch.tensor([[-1.0, -1.0], [1.0, 1.0]])
+        q = NormalMixture(torch.full((4, 2), 0.5).log(), means, torch.full_like(means, 0.03))
+    else:
+        q = PrecisionNormal(
+            truth.mean, torch.linalg.cholesky(torch.tensor([[500.0, 499.0], [499.0, 500.0]])).expand(4, 2, 2)
+        )
+    evidence = model.log_prob(x).tolist()
+    z = q.sample((200_000,))
+    differences = q.log_prob(z) - truth.log_prob(z)
+    found = kl_to_posterior(vae, x, q, evidence)
+    error = (differences.var(0) * (1 / len(z) + 1 / 41**2)).sqrt()
+    assert ((found - differences.mean(0)).abs() < 5 * error).all()
+    assert (error < 0.2).all()
+
+
+@pytest.mark.parametrize(("place", "held"), [(48.0, True), (60.0, False)])
+def test_a_posterior_is_held_as_far_as_is_said(place, held, double):
+    model = LinearGaussian(torch.eye(2), torch.zeros(2), 0.01)
+    vae, x = model.vae("vae", known=True).eval(), torch.full((1, 2), place * 1.01)
+    if held:
+        assert posteriors(vae, x)[0].log_evidence == pytest.approx(model.log_prob(x).item(), abs=1e-4)
+    else:
+        with pytest.raises(gpin.InputError, match="does not end within 50 standard deviations"):
+            posteriors(vae, x)

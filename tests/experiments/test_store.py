@@ -1,6 +1,8 @@
 """The store: what is done, failed or begun, and what is damaged."""
 
+import errno
 import json
+import os
 import random
 
 import numpy as np
@@ -10,6 +12,7 @@ from pyarrow import parquet
 
 from gpin.errors import InputError
 from gpin.experiments.store import Store
+from gpin.files import write_record
 
 
 def damages(content):
@@ -155,3 +158,24 @@ def test_a_job_that_somebody_is_at_keeps_its_attempts(tmp_path):
     with store.lease(one, lambda: None), store.attempt(one, "me"):
         store.forget_failure(one)
         assert store.attempts(one) == ["me"]
+
+
+def test_a_result_of_another_version_is_neither_read_nor_done_again(tmp_path):
+    store, one = Store(tmp_path), job()
+    pretend(store, one, columns())
+    write_record(store.folder(one) / "result.json", "gpin-result", 2, {"what": "else"})
+    for ask in (Store(tmp_path).result, Store(tmp_path).state, lambda one: Store(tmp_path).missing([one])):
+        with pytest.raises(InputError, match="has format version 2; this gpin reads 1"):
+            ask(one)
+
+
+def test_a_result_that_cannot_be_read_is_not_taken_for_missing(tmp_path, monkeypatch):
+    store, one = Store(tmp_path), job()
+    pretend(store, one, columns())
+
+    def refuse(path, **more):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr("pathlib.Path.read_text", refuse)
+    with pytest.raises(PermissionError):
+        Store(tmp_path).result(one)

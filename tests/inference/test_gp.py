@@ -294,3 +294,24 @@ def test_training_on_linear_gaussian_data_reaches_the_exact_log_likelihood(metho
     bias = -0.5 * estimate.mc_error.square().mean()
     assert abs(error.mean() - bias) < 4 * estimate.mean_mc_error + 1e-4
     assert abs(estimate.mean - exact) < 0.005 * abs(exact)
+
+
+def test_a_warm_start_calibrates_anew():
+    x = torch.rand(200, *SHAPE)
+    trained = gpin.build(SHAPE, "vae", D, seed=1)
+    gpin.fit(trained, x, epochs=2, progress=False)
+    options = {"preset": "paper", "initial_std": 0.5, "seed": 0}
+    first = gpin.build(SHAPE, "gp", D, start=trained, **options)
+    first.prepare(x)
+    later = gpin.build(SHAPE, "gp", D, **options)
+    gpin.fit(later, x, epochs=1, progress=False)
+    later.start_from(trained)
+    later.prepare(x)
+    one, other = (vars(vae.inference.functions(x)) for vae in (first, later))
+    torch.testing.assert_close(one, other)
+
+
+def test_the_weights_start_as_asked_before_there_is_data():
+    x = torch.rand(20, *SHAPE)
+    small, large = (gpin.build(SHAPE, "gp", D, initial_std=std, seed=0).uncertainty(x).total for std in (0.01, 0.1))
+    torch.testing.assert_close(large, 100 * small)

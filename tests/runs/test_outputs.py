@@ -2,6 +2,7 @@
 
 import errno
 import os
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -71,9 +72,10 @@ def test_an_array_holds_as_many_instances_as_were_promised(tmp_path, count):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 @pytest.mark.parametrize("ending", [".parquet", ".csv", ".npy"])
-def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path, ending):
+def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch, ending):
     path = tmp_path / f"t{ending}"
-    path.with_name(path.name + ".part").symlink_to("/dev/full")
+    monkeypatch.setattr("uuid.uuid4", lambda: uuid.UUID(int=0))
+    path.with_name(f"{path.name}.00000000.part").symlink_to("/dev/full")
     values = np.arange(1000)
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         outputs.write_array(path, [values], 1000) if ending == ".npy" else outputs.write_table(path, [{"a": values}])

@@ -1,12 +1,20 @@
 """Settings from files, flags and assignments: one place for each option, and one sentence for each mistake."""
 
 import json
+from typing import get_args
 
 import pytest
 
+from gpin.data import DataConfig, SourceConfig
 from gpin.errors import InputError
+from gpin.inference import METHODS
+from gpin.likelihoods import LikelihoodConfig
+from gpin.networks import Architecture
 from gpin.runs import ModelSettings, RunSettings, train
-from gpin.runs.settings import assigned, check_once, read_settings
+from gpin.runs.settings import NONE_IS_A_CHOICE, assigned, check_once, read_settings
+from gpin.training import TrainingConfig
+
+PARTS = (DataConfig, SourceConfig, LikelihoodConfig, Architecture, ModelSettings, TrainingConfig)
 
 
 def write(folder, content):
@@ -110,3 +118,33 @@ def test_no_likelihood_is_that_which_fits_the_data():
     assert assigned(own, []).model.likelihood == {"kind": "bernoulli"}
     assert assigned(own, ["likelihood=none"]).model.likelihood is None
     assert assigned(own, ["likelihood.variance=fixed", "likelihood=none"]).model.likelihood == {"variance": "fixed"}
+
+
+def test_none_is_a_value_where_an_option_has_one_of_that_name():
+    found = assigned({}, ["method=sa", "line_search=none", "scaling=none", "limit=none"])
+    assert found.model.options == {"line_search": "none"}
+    assert (found.data.scaling, found.data.limit) == ("none", None)
+
+
+def test_every_option_with_a_value_called_none_is_known():
+    configs = [*(method.Options for method in METHODS.values()), *PARTS]
+    fields = {name: field.annotation for config in configs for name, field in config.model_fields.items()}
+    assert {name for name, kind in fields.items() if "none" in get_args(kind)} == NONE_IS_A_CHOICE
+
+
+@pytest.mark.parametrize(
+    ("assignments", "words"),
+    [
+        (
+            ["likelihood=5", "likelihood.variance=analytic"],
+            "'variance' is an option of the likelihood, which cannot be 5",
+        ),
+        (["latent_dim=true"], "latent_dim"),
+        (["limit=true"], "limit"),
+        (["split_seed=false"], "seed"),
+    ],
+)
+def test_what_cannot_be_a_value_is_refused(assignments, words):
+    with pytest.raises(InputError) as caught:
+        assigned({}, assignments)
+    assert words in str(caught.value)

@@ -2,12 +2,14 @@
 
 import errno
 import importlib
+import json
 import os
 
 import numpy as np
 import pytest
 
 import gpin
+from gpin.files import write_record
 from gpin.runs import train
 from gpin.runs.settings import assigned
 
@@ -45,3 +47,40 @@ def test_the_environment_is_that_of_the_beginning(data, tmp_path):
     assert again.folder == run.folder
     assert (run.folder / "run.json").is_file()
     assert about.read_text() == "of then"
+
+
+def test_a_run_of_another_version_is_left_alone(data, tmp_path):
+    run, _, _ = train(data, OPTIONS, out=tmp_path / "runs", progress=False)
+    for path, kind in ((run.folder / "run.json", "gpin-run"), (run.folder / "model" / "config.json", None)):
+        content = path.read_bytes()
+        record = json.loads(content)
+        del record["record_sha256"], record["format"]
+        write_record(path, kind or json.loads(content)["format"], record.pop("version") + 1, record)
+        newer = path.read_bytes()
+        with pytest.raises(gpin.InputError, match=r"has format version 2; this gpin reads 1"):
+            train(data, OPTIONS, out=tmp_path / "runs", progress=False)
+        assert path.read_bytes() == newer
+        path.write_bytes(content)
+
+
+def test_a_finished_run_is_found_done_where_nothing_can_be_written(data, tmp_path, monkeypatch):
+    run, vae, _ = train(data, OPTIONS, out=tmp_path / "runs", progress=False)
+
+    def refuse(path, mode="r", **more):
+        if "w" in mode:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return open(path, mode, **more)
+
+    monkeypatch.setattr(module, "open", refuse, raising=False)
+    monkeypatch.setattr("gpin.files.open", refuse, raising=False)
+    again, same, _ = train(data, OPTIONS, out=tmp_path / "runs", progress=False)
+    assert again.folder == run.folder
+    assert same.checksum() == vae.checksum()
+
+
+def test_what_a_killed_process_left_half_written_is_removed(data, tmp_path):
+    run, _, _ = train(data, OPTIONS, out=tmp_path / "runs", progress=False)
+    for folder in (run.folder, run.folder / "model"):
+        (folder / "x.json.1234abcd.part").write_text("half")
+    train(data, OPTIONS, out=tmp_path / "runs", progress=False)
+    assert not list(run.folder.rglob("*.part"))

@@ -387,3 +387,17 @@ def test_control_c_stops_between_two_steps_and_loses_nothing(tmp_path):
     assert process.returncode != 0
     kept = checkpoints.Checkpoints(tmp_path / "run" / "checkpoints").latest(pytest.fail).record
     assert len(kept["history"]["epochs"]) >= 3
+
+
+def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(tmp_path):
+    kept = checkpoints.Checkpoints(tmp_path)
+    for number in (10, 20):
+        kept.write(number, checkpoints.Checkpoint({}, {"number": number}))
+    (tmp_path / "00000020.safetensors").write_bytes(b"damaged")
+    (tmp_path / "00000030.safetensors.1234abcd.part").write_bytes(b"half")
+    again, said = checkpoints.Checkpoints(tmp_path), []
+    assert again.latest(said.append).record == {"number": 10}
+    assert len(said) == 1
+    for number in (12, 14):
+        again.write(number, checkpoints.Checkpoint({}, {"number": number}))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000012.safetensors", "00000014.safetensors"]

@@ -28,7 +28,7 @@ try:
 
     from gpin.cli import data, demo, experiment, methods, train, use  # noqa: F401  (their commands register themselves)
     from gpin.cli.base import CheckError, Flag, app
-    from gpin.errors import InputError, TrainingError
+    from gpin.errors import BusyError, FetchError, InputError, TrainingError
 except KeyboardInterrupt:  # before `main` is there to say so
     _leave()
 
@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal that cannot show "±" gets "?"
     try:
         app.meta(tokens, exit_on_error=False, print_error=False, result_action="return_value")
-        sys.stdout.flush()
+        if sys.stdout is not None:  # a shell may have closed it
+            sys.stdout.flush()
         return DONE
     except KeyboardInterrupt as interruption:
         return _say(str(interruption) or "interrupted", INTERRUPTED)
@@ -77,10 +78,10 @@ def _sentence(error: Exception) -> tuple[str, int]:
         if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
             said = f"unexpected {error.unused_tokens[0]!r}: {command} takes no more than came before it"
         return f"{said} (see {command} --help)", WRONG_USE
+    if isinstance(error, BusyError | FetchError | TrainingError | CheckError):
+        return str(error), FAILED
     if isinstance(error, InputError):
         return str(error), WRONG_USE
-    if isinstance(error, TrainingError | CheckError):
-        return str(error), FAILED
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror, FAILED
     return f"unexpected {type(error).__name__}: {error} (--traceback shows where)", FAILED

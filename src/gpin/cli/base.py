@@ -86,7 +86,7 @@ def tell(sentence: str) -> None:
 
 def on_terminal() -> bool:
     """Whether a person watches: what is not the result is told to nobody else."""
-    return sys.stderr.isatty()
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def first_process() -> bool:

@@ -54,12 +54,19 @@ def _show_list(records: list[dict[str, Any]], folder: Path) -> None:
     table.add_column("shape", no_wrap=True)
     table.add_column("is it there?", no_wrap=True)
     for record in records:
-        absent = f"no: gpin data fetch {record['name']}" if record["fetchable"] else "no: to be got by hand"
-        here = Text(absent, style="dim") if record["where"] is None else Text("yes")
+        here = Text("yes") if record["where"] is not None else Text(f"no: {_how_to_get(record)}", style="dim")
         table.add_row(record["name"], record["title"], "×".join(map(str, record["shape"])), here)
     screen = console()
     screen.print(table)
     screen.print(f"\nlooked for in {folder} (GPIN_DATA names another folder)", style="dim", soft_wrap=True)
+
+
+def _how_to_get(record: dict[str, Any]) -> str:
+    from gpin.data.fetch import FILES
+
+    if record["name"] not in FILES:
+        return f"pip install 'gpin[{record['name']}]'"
+    return f"gpin data fetch {record['name']}" if record["fetchable"] else "to be got by hand"
 
 
 @data.command(help_epilogue="Example: `gpin data fetch mnist`")
@@ -93,7 +100,7 @@ def check(name: str, /, *, json: Annotated[bool, Flag] = False) -> None:
     json
         Print what was found as JSON.
     """
-    from gpin.data import load_benchmark
+    from gpin.data import BENCHMARKS, load_benchmark
     from gpin.data.fetch import FILES, where
     from gpin.data.fetch import check as check_files
 
@@ -109,7 +116,7 @@ def check(name: str, /, *, json: Annotated[bool, Flag] = False) -> None:
         for found in (check_files(name) if name in FILES else [])
     ]
     record: dict[str, Any] = {"name": name, "where": place, "files": files}
-    if place is not None:
+    if place is not None or name not in FILES:
         images = load_benchmark(name)
         record |= {
             "shape": list(images.train.shape[1:]),
@@ -125,6 +132,11 @@ def check(name: str, /, *, json: Annotated[bool, Flag] = False) -> None:
         raise CheckError(f"{name}: {wrong[0]} is not the original file: its checksum differs")
     if place is None:
         raise CheckError(f"{name} is not there: gpin data fetch {name} gets it, or says how")
+    for part, count in zip(("train", "test"), BENCHMARKS[name].counts, strict=True):
+        if record[part] != count:
+            raise CheckError(
+                f"{name} is not whole: {record[part] or 0:,} images in its {part} part, not {count or 0:,}"
+            )
 
 
 def _show_check(record: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """`gpin experiment`: the paper's tables and figures, run, watched and written."""
 # ruff: noqa: D417  (what several commands take is described once)
 
+import json as jsonlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -243,13 +244,14 @@ def figure(
     """
     from gpin.errors import InputError
     from gpin.experiments.figures import uncertainty_figure
+    from gpin.experiments.protocols import experiment_named
     from gpin.report import plots
 
-    chosen = _chosen(name, protocol, store, None, row)
-    if not chosen.experiment.grid:
+    if not experiment_named(name).grid:
         raise InputError(f"{name} has no figure, only tables: gpin experiment table {name}; uncertainty has one")
     if out.suffix.lower() not in (".png", ".svg"):
         raise InputError(f"cannot write a figure to {out}: its name must end in .png or .svg")
+    chosen = _chosen(name, protocol, store, None, row)
     drawn = uncertainty_figure(chosen.store, chosen.entries, row)
     _write(out, plots.png(drawn) if out.suffix.lower() == ".png" else plots.standalone_svg(drawn))
 
@@ -382,14 +384,18 @@ def _say_whether_timed(chosen: _Chosen, name: str, json: bool) -> None:
 
 
 def _options(pairs: list[str]) -> dict[str, Any]:
+    """What is said to Slurm, by name; values are JSON where they can be, else text."""
     from gpin.errors import InputError
 
     options: dict[str, Any] = {}
     for pair in pairs:
-        key, sign, value = pair.partition("=")
-        if not sign:
+        key, sign, text = pair.partition("=")
+        if not sign or not key:
             raise InputError(f"--slurm takes key=value, such as slurm_partition=gpu, got {pair!r}")
-        options[key] = int(value) if value.isdecimal() else value
+        try:
+            options[key] = jsonlib.loads(text)
+        except ValueError:
+            options[key] = text
     return options
 
 

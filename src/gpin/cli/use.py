@@ -69,10 +69,11 @@ def evaluate(
     json
         Print the scores as JSON.
     """
+    from gpin.inputs import check_seed
     from gpin.runs import use
 
     opened, vae = _opened(run, device)
-    use.check_seed(seed)
+    check_seed(seed)
     rows = use.random_rows(getattr(opened.data(data), part), limit, seed)
     with progress("evaluating", len(rows)) as told:
         found = use.evaluate(
@@ -150,8 +151,9 @@ def encode(
     """
     from gpin.runs import outputs, use
 
-    outputs.check_output(out, "a row an instance", data)
-    opened, vae = _opened(run, device)
+    opened = _open(run)
+    outputs.check_output(out, "a row an instance", data, opened.location)
+    vae = _model(opened, device)
     rows = use.open_data(opened, data, source_options(columns, key, size, grey))
     names: list[str] = []
     with progress("encoding", len(rows)) as told:
@@ -199,7 +201,7 @@ def sample(
     from gpin.runs import outputs, use
 
     opened = _open(run)
-    ending = outputs.check_output(out, _content(opened))
+    ending = outputs.check_output(out, _content(opened), opened.location)
     vae = _model(opened, device)
     draws = use.sample_rows(vae, count, noise=noise, seed=seed)
     if ending == ".png":
@@ -218,12 +220,13 @@ def sample(
 )
 def reconstruct(
     run: RunFolder,
-    /,
     data: str | None = None,
+    /,
     *,
     out: Out,
     count: int | None = None,
     seed: int = 0,
+    moved: Annotated[str | None, Parameter(name="--data")] = None,
     columns: Columns = None,
     key: Key = None,
     size: Size = None,
@@ -243,6 +246,8 @@ def reconstruct(
         How many, at even distances; by default 16 in a picture, and all in a table or an array.
     seed
         Of all noise, for methods whose encoder is random.
+    moved
+        Without DATA: where the run's own data is now, if it has moved.
     json
         Print what was written as JSON.
     """
@@ -252,12 +257,16 @@ def reconstruct(
     from gpin.runs import outputs, use
 
     opened = _open(run)
-    ending = outputs.check_output(out, _content(opened), opened.location if data is None else data)
+    ending = outputs.check_output(out, _content(opened), opened.location, data, moved)
     options = source_options(columns, key, size, grey)
     if data is None and options:
         raise InputError(f"--{next(iter(options))} says how to read DATA: name the data after the run")
+    if data is not None and moved is not None:
+        raise InputError(
+            "--data tells where the run's own data is now, and DATA names other data: leave one of them out"
+        )
     vae = _model(opened, device)
-    rows = opened.data().test if data is None else use.open_data(opened, data, options)
+    rows = opened.data(moved).test if data is None else use.open_data(opened, data, options)
     rows = use.spread_rows(rows, 16 if count is None and ending == ".png" else count)
     with progress("reconstructing", len(rows)) as told:
         found = _telling(use.reconstruct_rows(vae, rows, seed=seed), told)
@@ -305,9 +314,9 @@ def report(
     json
         Print what was written as JSON.
     """
+    from gpin.inputs import check_seed
     from gpin.runs.outputs import check_output
     from gpin.runs.page import write_report
-    from gpin.runs.use import check_seed
 
     check_output(out, "a page")
     if on_terminal():

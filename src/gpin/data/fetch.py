@@ -13,6 +13,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.console import Console
@@ -21,7 +22,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from gpin.config import suggest
 from gpin.data.benchmarks import BENCHMARKS, Benchmark, data_folder
 from gpin.data.reading import one_line
-from gpin.errors import InputError
+from gpin.errors import FetchError, InputError
 
 __all__ = ["FILES", "FileCheck", "RemoteFile", "check", "fetch", "where"]
 
@@ -146,11 +147,14 @@ def fetch(name: str, folder: str | os.PathLike[str] | None = None, progress: boo
                     made = _unpacked(path, part) if members else path
                     reason = _what_is_wrong(name, made, part)
                     if reason:
-                        raise InputError(f"{part.name} could not be fetched, and nothing was kept: {reason}")
+                        raise FetchError(f"{part.name} could not be fetched, and nothing was kept: {reason}")
                     (inside / part.name).parent.mkdir(exist_ok=True)
                     os.replace(made, inside / part.name)
     except OSError as error:
-        raise InputError(f"{name} cannot be kept in {inside}: {one_line(error)}") from None
+        raise FetchError(f"{name} cannot be kept in {inside}: {one_line(error)}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            inside.rmdir()  # unless there is something in it
     return inside
 
 
@@ -177,9 +181,17 @@ def where(name: str, folder: str | os.PathLike[str] | None = None) -> str | None
         raise InputError(f"unknown data set {name!r}: {suggest(str(name), list(BENCHMARKS))}")
     benchmark, inside = BENCHMARKS[name], _inside(name, folder)
     if benchmark.package:
-        return benchmark.package
+        return benchmark.package if _installed(benchmark.package) else None
     here = all(any((inside / path).is_file() for path in alternatives) for alternatives in benchmark.files)
     return str(inside) if here else None
+
+
+def _installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _inside(name: str, folder: str | os.PathLike[str] | None) -> Path:
@@ -251,7 +263,7 @@ def _downloaded(file: RemoteFile, inside: Path, shown: bool) -> Iterator[Path]:
                     logger.setLevel(level)
             yield path
             return
-    raise InputError(f"{file.name} could not be fetched, and nothing was kept: {'; '.join(reasons)}")
+    raise FetchError(f"{file.name} could not be fetched, and nothing was kept: {'; '.join(reasons)}")
 
 
 def _reason(error: Exception) -> str:

@@ -81,9 +81,9 @@ class Scaling(Config):
         return math.fsum(map(math.log, self.scale)) * (dims if len(self.scale) == 1 else 1)
 
     def unfit(self, values: np.ndarray) -> np.ndarray:
-        """Which of the values, `(..., *shape)`, cannot be scaled: outside the range, or too large for float32."""
+        """Which of the values, `(..., *shape)`, cannot be scaled: none of those it is for, or too large for float32."""
         if self.kind == "pixels":
-            return (values < 0) | (values > 255)
+            return (values < 0) | (values > 255) | (values != np.rint(values))
         if self.kind == "binary":
             return (values != 0) & (values != 1)
         x = values.astype(np.float64)
@@ -280,7 +280,7 @@ def _standardised(survey: _Survey, data: _Data) -> Scaling:
 def _refuse_misfits(survey: _Survey, data: _Data, scaling: Scaling) -> None:
     """Refuse data of which the scaling cannot take every value; the ends of its range tell."""
     ends = np.stack([survey.low, survey.high]).astype(np.float64)
-    if scaling.unfit(ends).any() or (scaling.kind == "binary" and not survey.whole):
-        why = {"pixels": "pixels must be from 0 to 255", "binary": "binary data must be 0 or 1"}
+    if scaling.unfit(ends).any() or (scaling.kind in ("pixels", "binary") and not survey.whole):
+        why = {"pixels": "pixels must be whole numbers from 0 to 255", "binary": "binary data must be 0 or 1"}
         reason = why.get(scaling.kind, "that is too large for float32; bring the data to other units")
         raise InputError(f"{data.name} holds {data.first(scaling.unfit)}: {reason}")

@@ -79,9 +79,9 @@ class DataConfig(Config):
 
     source: SourceConfig = SourceConfig()
     scaling: ScalingKind = "auto"
-    seed: int = Field(default=0, ge=0)
-    limit: int | None = Field(default=None, ge=1)
-    validation_limit: int | None = Field(default=None, ge=1)
+    seed: int = Field(default=0, ge=0, strict=True)
+    limit: int | None = Field(default=None, ge=1, strict=True)
+    validation_limit: int | None = Field(default=None, ge=1, strict=True)
 
 
 @dataclass(frozen=True, eq=False)

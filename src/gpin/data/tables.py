@@ -96,9 +96,11 @@ def _chosen(path: Path, names: list[str], columns: tuple[str, ...] | None) -> li
             said = f"named {names[index[0]]!r}, an index" if names[index[0]] else "without a name, perhaps an index"
             raise InputError(f"{path}: column {index[0] + 1} is {said}: choose columns with --columns {listed(rest)}")
         return names
-    for name in columns:
+    for name, times in Counter(columns).items():
         if name not in names:
             raise InputError(f"{path} has no column {name!r}: {suggest(name, names)}")
+        if times > 1:
+            raise InputError(f"column {name!r} is asked for {times} times: once is enough")
     return list(columns)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from gpin.errors import InputError
 from gpin.estimators import LogLikelihood
 from gpin.inference import ELBO
+from gpin.inputs import check_seed
 from gpin.seeding import seeded
 from gpin.training import History, fit
 from gpin.vae import VAE, build
@@ -43,8 +44,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.epochs < 1:
             raise InputError(f"epochs must be at least 1, got {self.epochs}")
-        if not 0 <= self.seed < 2**63:
-            raise InputError(f"seed must lie between 0 and 2^63 − 1, got {self.seed}")
+        check_seed(self.seed)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,13 @@
 """The whole demo: from a folder's name to a folder with the report, the figures, the results and the models."""
 
 import json
-import tempfile
 from pathlib import Path
 
 from gpin.demo.comparison import Result
 from gpin.demo.experiment import Settings, compete, load_digits
 from gpin.demo.figures import pngs
 from gpin.demo.page import compose
-from gpin.files import write_whole
+from gpin.files import check_writable, write_whole
 from gpin.threads import threads
 
 __all__ = ["run"]
@@ -25,8 +24,7 @@ def run(folder: Path, settings: Settings | None = None, progress: bool | None = 
     settings = settings or Settings()
     for part in (folder, folder / "figures", folder / "models"):
         part.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-        pass  # better to fail now than after a minute of training
+    check_writable(folder)
     with threads(1):  # the networks are so small that two would wait for each other
         digits = load_digits(settings)
         contenders = compete(digits, settings, progress)

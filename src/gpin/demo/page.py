@@ -24,7 +24,7 @@ def compose(result: Result) -> Page:
     section.text(
         "The log-likelihood is the score: how probable the model finds digits that it has never seen. It cannot be "
         "computed, only estimated from proposed codes: those of the encoder, or better ones, found for each digit by "
-        "four Gauss–Newton steps. The effective samples say how many proposals matter; k̂ warns where too few do. "
+        "Gauss–Newton steps. The effective samples say how many proposals matter; k̂ warns where too few do. "
         + result.caution(),
         kind="note",
     )

@@ -21,7 +21,7 @@ def show(result: Result, console: Console) -> None:
         f"{settings.epochs} epochs each, seed {settings.seed}.\n",
         style="dim",
     )
-    console.print(_table(result))
+    console.print(_table(result, console.width >= 70))
     console.print()
     console.print(_notes(result))
     console.print()
@@ -34,14 +34,16 @@ def show(result: Result, console: Console) -> None:
     console.print(report, soft_wrap=True)
 
 
-def _table(result: Result) -> Table:
+def _table(result: Result, wide: bool) -> Table:
+    """The scores; which of them is better, where there is room to say so."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("", no_wrap=True)
     for contender in result.contenders.values():
         table.add_column(contender.title, justify="right", no_wrap=True)
-    table.add_column("better", style="dim")
+    if wide:
+        table.add_column("better", style="dim")
     for row in result.rows():
-        table.add_row(row.label, *row.cells, row.better)
+        table.add_row(row.label, *row.cells, *([row.better] if wide else []))
     return table
 
 
@@ -58,6 +60,7 @@ def _notes(result: Result) -> Table:
 
 def _show_digits(result: Result, chosen: Sequence[int], title: str, console: Console) -> None:
     console.print(f"\n{title}", style="bold")
+    chosen = chosen[: max(1, (console.width + 1) // 11)]  # of eight columns each, and three between
     coloured = console.color_system is not None and not console.no_color
     for line in half_blocks(result.digits.test[chosen, 0].numpy(), coloured):
         console.print(Text("  ").append(line))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpin.data import data_folder
+from gpin.data.reading import one_line
 from gpin.errors import InputError, TrainingError
 from gpin.experiments.jobs import Job
 from gpin.experiments.store import Store
@@ -133,12 +134,18 @@ def run_slurm(
     folder = str((store.root / "slurm").resolve())
     executor = submitit.AutoExecutor(folder=folder, cluster=cluster or "slurm", slurm_max_num_timeout=RETRIES)
     defaults = {"name": "gpin", "cpus_per_task": threads, "timeout_min": 24 * 60}
-    executor.update_parameters(**{**defaults, **(options or {})})
+    try:
+        executor.update_parameters(**{**defaults, **(options or {})})
+    except (AssertionError, NameError, TypeError, ValueError) as error:
+        raise InputError(f"submitit does not take these options of Slurm: {one_line(error)}") from None
     arguments = str(store.root.resolve()), str(write_plan(store, jobs).resolve()), threads, folder
     while left := store.left(jobs):
         before = _standing(store, jobs)
         count = min(workers, len(left))
-        tasks = executor.map_array(_SlurmWorker(), *([argument] * count for argument in arguments))
+        try:
+            tasks = executor.map_array(_SlurmWorker(), *([argument] * count for argument in arguments))
+        except submitit.core.utils.FailedJobError as error:
+            raise TrainingError(f"Slurm does not take the workers: {one_line(error)}") from None
         while not all(task.done() for task in tasks):
             watch()
             time.sleep(POLL)

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -141,17 +142,21 @@ def _dead(path: Path, content: dict[str, Any], stale: float) -> bool:
     return age is not None and age > stale
 
 
-def _age(path: Path, time: Literal["st_mtime", "st_ctime"]) -> float | None:
+def _age(path: Path, when: Literal["st_mtime", "st_ctime"]) -> float | None:
     """Seconds since a file was touched, or linked, by the clock of its file system; None where that is not known."""
     clock = path.with_name(f".clock.{uuid.uuid4().hex}")
     try:
-        clock.touch()
-        return float(getattr(clock.stat(), time) - getattr(path.stat(), time))
+        touched = float(getattr(path.stat(), when))
+        try:
+            clock.touch()
+            return float(getattr(clock.stat(), when)) - touched
+        except OSError:  # where nothing can be written, the clock of this machine must do
+            return time.time() - touched
+        finally:
+            with suppress(OSError):
+                clock.unlink()
     except OSError:
         return None
-    finally:
-        with suppress(OSError):
-            clock.unlink()
 
 
 def _take_over(path: Path, stale: float) -> bool:

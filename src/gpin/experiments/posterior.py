@@ -3,13 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Independent
 
+from gpin.distributions import RandomMomentsNormal
 from gpin.errors import InputError
+from gpin.estimators import importance_weighted
 from gpin.vae import VAE
 
 __all__ = ["Posterior", "best_gaussian_kl", "grid_scores", "posteriors"]
@@ -78,17 +81,18 @@ def posteriors(vae: VAE, x: Tensor) -> list[Posterior]:
 def _first_grid(vae: VAE, x: Tensor) -> tuple[Tensor, Tensor]:
     """Centres of cells `(points, 2)` that hold every posterior, and log p(x, z) there, `(points, batch)`."""
     reach = REACH
-    while reach < FARTHEST:
+    while True:
         ticks = torch.arange(-reach + COARSE / 2, reach, COARSE, dtype=torch.float64)
         points = torch.cartesian_prod(ticks, ticks)
         values = _log_joint(vae, x, points)  # one decoder pass for all instances
         outside = points.abs().amax(-1) > reach - COARSE
         if (values[outside].amax(0) < values.amax(0) - BORDER).all():
             return points, values
-        reach *= WIDER
-    raise InputError(
-        f"a posterior does not end within {FARTHEST:.0f} standard deviations of the prior: no grid holds it"
-    )
+        if reach == FARTHEST:
+            raise InputError(
+                f"a posterior does not end within {FARTHEST:.0f} standard deviations of the prior: no grid holds it"
+            )
+        reach = min(reach * WIDER, FARTHEST)
 
 
 def _log_joint(vae: VAE, x: Tensor, points: Tensor) -> Tensor:
@@ -104,8 +108,13 @@ def _log_joint(vae: VAE, x: Tensor, points: Tensor) -> Tensor:
 def kl_to_posterior(vae: VAE, x: Tensor, q: Distribution, evidence: Sequence[float]) -> Tensor:
     """KL(q ‖ p(z|x)) = log p(x) − E_q[log p(x, z) − log q(z)] of each instance, `(batch,)`.
 
-    The expectation is a sum over 41×41 points within five standard deviations of q, normalised.
+    The expectation is a sum over 41×41 points within five standard deviations of q, normalised, where q has a peak and
+    no correlations. Where it may have several, or ridges, a grid so coarse would miss them: there it is the mean over
+    as many samples.
     """
+    if not isinstance(q, Independent | RandomMomentsNormal):
+        bound = importance_weighted(partial(vae.log_joint, x), q, 41**2, max(1, PIECE // len(x))).elbo
+        return torch.tensor(evidence, dtype=torch.float64) - bound.cpu()
     mean, std = q.mean.double(), q.stddev.double()
     ticks = torch.linspace(-5, 5, 41, dtype=torch.float64, device=mean.device)
     z = mean + std * torch.cartesian_prod(ticks, ticks).unsqueeze(1)  # (points, batch, 2)

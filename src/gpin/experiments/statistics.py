@@ -73,8 +73,8 @@ class PairedDifference:
     instances: int
 
 
-def paired_difference(ours: Numbers, theirs: Numbers, level: float = 0.95) -> PairedDifference:
-    """Ours less theirs, instance by instance, with Student's interval for the mean.
+def paired_difference(ours: Numbers, theirs: Numbers) -> PairedDifference:
+    """Ours less theirs, instance by instance, with Student's 95 % interval for the mean.
 
     Example:
         >>> found = paired_difference([2.0, 3.0, 4.0], [1.0, 1.0, 1.0])
@@ -87,5 +87,5 @@ def paired_difference(ours: Numbers, theirs: Numbers, level: float = 0.95) -> Pa
     count = len(differences)
     mean = float(differences.mean())
     stderr = float(differences.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
-    reach = float(t.ppf((1 + level) / 2, count - 1)) * stderr if count > 1 else math.nan
+    reach = float(t.ppf(0.975, count - 1)) * stderr if count > 1 else math.nan
     return PairedDifference(mean, stderr, mean - reach, mean + reach, count)

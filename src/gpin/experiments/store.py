@@ -20,10 +20,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from gpin.errors import InputError
+from gpin.errors import InputError, VersionError
 from gpin.experiments.jobs import Job
 from gpin.experiments.leases import lease, leased
-from gpin.files import as_path, read_record, write_record
+from gpin.files import as_path, read_record, remove_unfinished, write_record
 from gpin.runs.outputs import write_table
 
 __all__ = ["Store"]
@@ -68,7 +68,9 @@ class Store:
         try:
             record = read_record(self.folder(job) / "result.json", RESULT, VERSION, "a result")
             whole = hashlib.sha256(self.scores(job).read_bytes()).hexdigest() == record["scores_sha256"]
-        except (InputError, OSError):
+        except VersionError:
+            raise
+        except (InputError, FileNotFoundError, IsADirectoryError):
             return None
         if not whole:
             return None
@@ -130,6 +132,7 @@ class Store:
     def begin(self, job: Job) -> None:
         """Note what the folder is for."""
         self.folder(job).mkdir(parents=True, exist_ok=True)
+        remove_unfinished(self.folder(job))
         write_record(self.folder(job) / "job.json", JOB, VERSION, job.model_dump(mode="json"))
 
     def fail(self, job: Job, reason: str) -> None:

@@ -111,9 +111,8 @@ class GPEncoder(InferenceModel[GPConfig]):
         p = self.base.trunk.out_features
         family = CertainLinear if self.options.towers == "deterministic" else COVARIANCES[self.options.covariance]
         # On one trunk f and h are 2d functions of the same features, and need one process only.
-        self.processes = nn.ModuleList(
-            [family(p, 2 * latent_dim)] if self.options.shared_trunk else _pair(lambda: family(p, latent_dim))
-        )
+        outputs = [2 * latent_dim] if self.options.shared_trunk else [latent_dim, latent_dim]
+        self.processes = nn.ModuleList(family(p, count, self.options.initial_std) for count in outputs)
         self.register_buffer("training_size", torch.zeros((), dtype=torch.long))
         self.register_buffer("calibrated", torch.zeros((), dtype=torch.bool))
 
@@ -195,6 +194,7 @@ class GPEncoder(InferenceModel[GPConfig]):
         self.base.start_from(other)
         for tower in self.towers:
             tower.load_state_dict(self.base.trunk.state_dict())
+        self.calibrated.fill_(False)  # for features of these towers
 
     @torch.no_grad()
     def uncertainty(self, x: Tensor) -> Uncertainty:

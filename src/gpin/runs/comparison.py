@@ -14,13 +14,13 @@ from gpin.data import DataSet
 from gpin.errors import InputError
 from gpin.estimators import LogLikelihood
 from gpin.files import as_path
-from gpin.inputs import whole_number
+from gpin.inputs import check_seed, whole_number
 from gpin.report import Table, numbers
 from gpin.report.numbers import Correlation, mean_and_error, plus_minus, share_above
 from gpin.runs.differences import refuse_other_data, short_names
 from gpin.runs.folder import Run, Tell, open_run
 from gpin.runs.scores import Scored, column_moments, score
-from gpin.runs.use import Evaluation, batches, check_seed, column_names
+from gpin.runs.use import Evaluation, batches, column_names
 
 __all__ = ["Comparison", "caution", "compare", "differences", "listed", "relation", "score_rows", "summary", "verdict"]
 

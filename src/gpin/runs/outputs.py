@@ -8,11 +8,12 @@ import numpy as np
 from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 from torch import Tensor
 
-from gpin.data import Scaling
+from gpin.data import BENCHMARKS, Scaling
+from gpin.data.pictures import PICTURES
 from gpin.data.reading import listed
 from gpin.data.tables import is_number
 from gpin.errors import InputError
-from gpin.files import written_whole
+from gpin.files import check_writable, written_whole
 from gpin.runs.use import Columns
 
 __all__ = ["ENDINGS", "check_output", "pairs_picture", "picture", "write_array", "write_table"]
@@ -31,22 +32,29 @@ ENDINGS = {
 """Of the files that can hold something."""
 
 
-def check_output(path: Path, what: str, data: str | None = None) -> str:
-    """The ending of a file to write, in small letters, if it fits what the file is to hold; missing folders are made.
+def check_output(path: Path, what: str, *data: str | None) -> str:
+    """The ending of a file to write, in small letters, if it fits what the file is to hold and can be written.
+
+    Missing folders are made.
 
     Arguments:
         path: The file.
         what: One of `ENDINGS`.
-        data: What is read for it, which must not be overwritten.
+        data: Names or paths of data, which must be neither overwritten nor added to.
     """
-    if data is not None and path.exists() and Path(data).exists() and path.samefile(data):
-        raise InputError(f"cannot write to {path}: it is the data itself; name another file")
     ending = path.suffix.lower()
+    for place in (Path(name) for name in data if name is not None and name not in BENCHMARKS):
+        if path.exists() and place.exists() and path.samefile(place):
+            raise InputError(f"cannot write to {path}: it is the data itself; name another file")
+        if ending in PICTURES and place.resolve() in path.resolve().parents:
+            raise InputError(f"cannot write to {path}: {place} holds the data's pictures; name another folder")
     if ending not in ENDINGS[what]:
         raise InputError(f"cannot write {what} to {path}: its name must end in {' or '.join(ENDINGS[what])}")
     if path.is_dir():
         raise InputError(f"cannot write to {path}: it is a folder, and a file is needed")
     path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.is_file():
+        check_writable(path.parent)
     return ending
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gpin.errors import InputError
-from gpin.files import as_path, write_whole
+from gpin.files import as_path, check_writable, write_whole
 from gpin.report import Page, Table, plots
 from gpin.report.numbers import number
 from gpin.runs import figures
@@ -64,7 +64,8 @@ def write_report(
     out = as_path(out, "the page")
     if out.is_dir():
         raise InputError(f"{out} is a folder: name the file to write, such as {out / 'report.html'}")
-    out.parent.mkdir(parents=True, exist_ok=True)  # better found impossible now than after scoring
+    out.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(out.parent)
     page = compose(compare(folders, samples=samples, limit=limit, seed=seed, data=data, tell=tell))
     write_whole(out, page.html().encode())
 

@@ -30,7 +30,7 @@ class ModelSettings(Config):
     """
 
     method: str = "gp"
-    latent_dim: int = Field(default=10, ge=1)
+    latent_dim: int = Field(default=10, ge=1, strict=True)
     options: dict[str, Any] = Field(default_factory=dict)
     likelihood: dict[str, Any] | None = None
     architecture: dict[str, Any] = Field(default_factory=dict)
@@ -143,6 +143,9 @@ def height_and_width(text: str) -> list[int]:
 TYPED: dict[str, Callable[[str], Any]] = {"columns": column_list, "key": str, "size": height_and_width}
 """How options are read that would mean something else as JSON."""
 
+NONE_IS_A_CHOICE = {"line_search", "scaling"}
+"""Options that have a value called none, which is not the absence of one."""
+
 
 def _pair(assignment: str) -> tuple[str, Any]:
     key, sign, text = assignment.partition("=")
@@ -152,7 +155,7 @@ def _pair(assignment: str) -> tuple[str, Any]:
     try:
         value = json.loads(text)
     except ValueError:
-        value = None if text.lower() == "none" else text
+        value = None if text.lower() == "none" and key not in NONE_IS_A_CHOICE else text
     if key in TYPED and value is not None and not isinstance(value, list):
         value = TYPED[key](text)
     if key == "likelihood" and isinstance(value, str):
@@ -178,4 +181,6 @@ def _put(content: dict[str, Any], place: tuple[str, ...], value: Any) -> None:
         if content.get(name) is None:
             content[name] = {}
         content = content[name]
+        if not isinstance(content, dict):
+            raise InputError(f"{place[-1]!r} is an option of the {name}, which cannot be {content!r} then")
     content[place[-1]] = value

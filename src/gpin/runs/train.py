@@ -1,14 +1,15 @@
 """`train`: from data and settings to a finished run, begun, resumed or found done."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from gpin.data import DataSet, open_source, prepare
-from gpin.errors import BusyError, InputError, TrainingError
-from gpin.files import as_path, write_record
+from gpin.errors import BusyError, InputError, TrainingError, VersionError
+from gpin.files import as_path, remove_unfinished, write_record
 from gpin.runs.folder import FORMAT, VERSION, Run, Tell, environment, open_run
 from gpin.runs.settings import RunSettings
 from gpin.training import Epoch, History, fit
@@ -116,6 +117,8 @@ def _write_about(run: Run, tell: Tell) -> None:
     if path.is_file():
         try:
             known = open_run(run.folder)
+        except VersionError:
+            raise
         except InputError as error:
             tell(f"{error}: it is written anew")
         else:
@@ -133,6 +136,8 @@ def _save_model(run: Run, vae: VAE) -> None:
     """Write the best weights, unless they are there and whole."""
     try:
         there = load(run.folder / "model")
+    except VersionError:
+        raise
     except InputError:
         there = None
     if there is None or there.config != run.model or there.checksum() != vae.checksum():
@@ -158,11 +163,20 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
+    try:
+        lock = open(folder / ".lock", "w")  # noqa: SIM115  (closed below)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        yield  # a finished run may lie where nothing can be written; what must be written will say so
+        return
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BusyError(f"{folder} is being trained by another process: wait for it, or stop it first") from None
+        for place in (folder, folder / "model"):
+            remove_unfinished(place)
         yield
 
 

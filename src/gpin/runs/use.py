@@ -14,7 +14,7 @@ from gpin.data import Rows, Source, SourceConfig, applicable_options, as_model_d
 from gpin.errors import InputError
 from gpin.estimators import LogLikelihood
 from gpin.inference import ELBO
-from gpin.inputs import whole_number
+from gpin.inputs import check_seed, whole_number
 from gpin.report.numbers import mean_and_error, share_above, without_nan
 from gpin.runs.folder import Run
 from gpin.seeding import seeded
@@ -23,7 +23,6 @@ from gpin.vae import VAE
 __all__ = [
     "Evaluation",
     "batches",
-    "check_seed",
     "column_names",
     "device_named",
     "encode_rows",
@@ -215,13 +214,6 @@ def log_volume(run: Run) -> float:
     """Σ log scale over the numbers of an instance; zero where p(x|z) is a probability and not a density."""
     bernoulli = run.model.likelihood.kind == "bernoulli"
     return 0.0 if bernoulli else run.scaling.log_volume(math.prod(run.model.shape))
-
-
-def check_seed(seed: int) -> int:
-    """A seed that torch takes, with room for one a batch."""
-    if not 0 <= seed < 2**62:
-        raise InputError(f"seed must lie between 0 and 2⁶² − 1, got {seed}")
-    return seed
 
 
 # Codes, reconstructions, samples ---------------------------------------------------------------------

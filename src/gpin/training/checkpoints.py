@@ -14,7 +14,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, uint8
 
 from gpin.errors import InputError
-from gpin.files import write_whole
+from gpin.files import remove_unfinished, write_whole
 
 __all__ = ["Checkpoint", "Checkpoints"]
 
@@ -63,18 +63,23 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._damaged: set[Path] = set()
 
     def write(self, number: int, checkpoint: Checkpoint) -> None:
-        """Write one, and remove all but the newest two."""
+        """Write one, and remove all but the newest two and what is of no use: damaged ones, and unfinished."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / f"{number:08d}.safetensors", checkpoint.pack())
+        remove_unfinished(self.folder)
+        path = self.folder / f"{number:08d}.safetensors"
+        write_whole(path, checkpoint.pack())
+        for damaged in self._damaged - {path}:
+            damaged.unlink(missing_ok=True)
+        self._damaged.clear()
         for path in self._paths()[KEPT:]:
             path.unlink(missing_ok=True)
 
     def latest(self, tell: Callable[[str], None]) -> Checkpoint | None:
         """The newest that is undamaged, or None where there never was one; damaged ones are told of."""
         seen: set[Path] = set()
-        damaged = False
         while fresh := [path for path in self._paths() if path not in seen]:
             path = fresh[0]
             seen.add(path)
@@ -83,9 +88,9 @@ class Checkpoints:
             except FileNotFoundError:
                 continue  # another process, which trains, has removed it after writing a newer one
             except ValueError as error:
-                damaged = True
+                self._damaged.add(path)
                 tell(f"{path} is damaged ({error}): going back to the checkpoint before it")
-        if damaged:
+        if self._damaged:
             raise InputError(f"all checkpoints in {self.folder} are damaged: remove that folder to begin again")
         return None
 

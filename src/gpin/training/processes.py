@@ -2,7 +2,7 @@
 
 import os
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -82,16 +82,6 @@ class Processes:
         flat = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))
         for gradient, total in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(total.view_as(gradient))
-
-    def of_first(self, value: T) -> T:
-        """What the first process has, everywhere."""
-        if self.alone:
-            return value
-        from accelerate.utils import broadcast_object_list
-
-        box: list[Any] = [value]
-        broadcast_object_list(box)
-        return box[0]
 
     def gather(self, value: T) -> list[T]:
         """What every process has, in the order of their ranks."""
