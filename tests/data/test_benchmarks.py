@@ -165,7 +165,7 @@ def test_without_gpin_data_the_cache_folder_is_looked_in(monkeypatch, tmp_path):
 @pytest.mark.skipif(
     not (SHARED / "mnist").is_dir(), reason="the benchmark data is not here; set GPIN_DATA to its folder"
 )
-@pytest.mark.parametrize("name", [name for name, benchmark in BENCHMARKS.items() if benchmark.needs_files])
+@pytest.mark.parametrize("name", [name for name, benchmark in BENCHMARKS.items() if benchmark.files])
 def test_the_real_files_are_what_they_are_known_to_be(name, monkeypatch):
     monkeypatch.setenv("GPIN_DATA", str(SHARED))
     found = load_benchmark(name)

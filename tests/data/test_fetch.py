@@ -260,7 +260,7 @@ def test_where_a_set_is(tmp_path):
 
 
 def test_every_set_with_files_can_be_fetched_or_says_where_it_is():
-    assert set(FILES) == {name for name, benchmark in BENCHMARKS.items() if benchmark.needs_files}
+    assert set(FILES) == {name for name, benchmark in BENCHMARKS.items() if benchmark.files}
     for name, files in FILES.items():
         by_hand = [file for file in files if not file.urls and file.archive is None]
         assert not by_hand or name in module.BY_HAND

@@ -65,11 +65,6 @@ class Benchmark:
     files: tuple[tuple[str, ...], ...] = ()
     package: str = ""
 
-    @property
-    def needs_files(self) -> bool:
-        """Whether there is something to fetch."""
-        return bool(self.files)
-
 
 def data_folder() -> Path:
     """Where benchmark sets are looked for: `GPIN_DATA`, or the user's cache folder."""
