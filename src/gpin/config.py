@@ -1,6 +1,7 @@
 """The base of every config: frozen, JSON in and JSON out, and errors of one sentence."""
 
 import difflib
+import json
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -8,13 +9,26 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gpin.errors import InputError
 
-__all__ = ["Config", "suggest"]
+__all__ = ["Config", "json_or_text", "suggest"]
 
 
 def suggest(name: str, known: list[str]) -> str:
     """A list of the known names, led by the one that was probably meant."""
     close = difflib.get_close_matches(name, known, n=1)
     return (f"did you mean {close[0]!r}? " if close else "") + "choose from " + ", ".join(sorted(known))
+
+
+def json_or_text(text: str) -> Any:
+    """A value as a user types it: JSON where it is, else the text itself.
+
+    Example:
+        >>> json_or_text("1.5"), json_or_text("gpu")
+        (1.5, 'gpu')
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 class Config(BaseModel):

@@ -7,7 +7,7 @@ import torch
 from experiments.grids import SCORING, job
 
 import gpin
-from gpin.data import open_source, prepare
+from gpin.data import Rows, Scaling, open_source, prepare
 from gpin.errors import InputError
 from gpin.experiments.jobs import RECIPE, Job, Scoring, score_instances
 from gpin.experiments.store import Store
@@ -84,3 +84,11 @@ def test_the_recipe_is_that_of_these_numbers(tmp_path):
     found = [scores.log_likelihood.mean(), scores.refined_log_likelihood.mean(), store.result(one)["validation_elbo"]]
     assert RECIPE == 2
     assert found == pytest.approx([-10.588, -10.577, -19.190], rel=1e-3)  # machines round otherwise
+
+
+@pytest.mark.parametrize("method", ["me", "hf", "iaf", "vlae"])
+def test_scores_on_the_grid_are_the_same_every_time(method):
+    vae = gpin.build((6,), method, 2, seed=0).eval()
+    rows = Rows(np.random.default_rng(0).normal(size=(5, 6)), np.arange(5), Scaling(kind="none"))
+    first, again = (score_instances(vae, rows, Scoring(samples=25, grid=True)) for _ in range(2))
+    assert all(np.array_equal(first[name], again[name], equal_nan=True) for name in first)

@@ -336,3 +336,11 @@ def test_a_worker_that_was_taken_for_dead_says_so_and_ends(tmp_path, monkeypatch
     said = capsys.readouterr().err
     assert said == "gpin: this worker was not heard of for too long, and another took its job\n"
     assert store.state(job()) == "running"  # by the other one
+
+
+def test_a_damaged_plan_is_written_anew(tmp_path):
+    store, jobs = Store(tmp_path), [job()]
+    path = write_plan(store, jobs)
+    path.write_text("damaged")
+    assert write_plan(store, jobs) == path
+    assert read_plan(path) == jobs

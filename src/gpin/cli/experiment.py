@@ -1,7 +1,6 @@
 """`gpin experiment`: the paper's tables and figures, run, watched and written."""
 # ruff: noqa: D417  (what several commands take is described once)
 
-import json as jsonlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -385,6 +384,7 @@ def _say_whether_timed(chosen: _Chosen, name: str, json: bool) -> None:
 
 def _options(pairs: list[str]) -> dict[str, Any]:
     """What is said to Slurm, by name; values are JSON where they can be, else text."""
+    from gpin.config import json_or_text
     from gpin.errors import InputError
 
     options: dict[str, Any] = {}
@@ -392,10 +392,7 @@ def _options(pairs: list[str]) -> dict[str, Any]:
         key, sign, text = pair.partition("=")
         if not sign or not key:
             raise InputError(f"--slurm takes key=value, such as slurm_partition=gpu, got {pair!r}")
-        try:
-            options[key] = jsonlib.loads(text)
-        except ValueError:
-            options[key] = text
+        options[key] = json_or_text(text)
     return options
 
 

@@ -89,5 +89,6 @@ def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]
             said = vae.uncertainty(x)
             add(uncertainty=said.total, uncertainty_f=said.mean_part, uncertainty_h=said.std_part)
         if scoring.grid:
-            add(**grid_scores(vae, x))
+            with seeded(scoring.seed + 2 * number):
+                add(**grid_scores(vae, x))
     return {"instance": rows.rows, **{name: torch.cat(parts).numpy() for name, parts in columns.items()}}

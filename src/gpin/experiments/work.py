@@ -132,8 +132,7 @@ def write_plan(store: Store, jobs: Sequence[Job]) -> Path:
     content: dict[str, Any] = {"jobs": [job.model_dump(mode="json") for job in jobs]}
     path = store.root / "plans" / f"{checksum(content)[:16]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        write_record(path, JOB, PLAN_VERSION, content)
+    write_record(path, JOB, PLAN_VERSION, content)
     return path
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from gpin.config import Config, suggest
+from gpin.config import Config, json_or_text, suggest
 from gpin.data import DataConfig, SourceConfig
 from gpin.errors import InputError
 from gpin.inference import method_named
@@ -152,10 +152,9 @@ def _pair(assignment: str) -> tuple[str, Any]:
     key = key.strip()
     if not sign or not key:
         raise InputError(f"expected key=value, such as epochs=10, got {assignment!r}")
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None if text.lower() == "none" and key not in NONE_IS_A_CHOICE else text
+    value = json_or_text(text)
+    if text.lower() == "none" and key not in NONE_IS_A_CHOICE:
+        value = None
     if key in TYPED and value is not None and not isinstance(value, list):
         value = TYPED[key](text)
     if key == "likelihood" and isinstance(value, str):

@@ -80,6 +80,7 @@ class Checkpoints:
     def latest(self, tell: Callable[[str], None]) -> Checkpoint | None:
         """The newest that is undamaged, or None where there never was one; damaged ones are told of."""
         seen: set[Path] = set()
+        self._damaged.clear()
         while fresh := [path for path in self._paths() if path not in seen]:
             path = fresh[0]
             seen.add(path)
