@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -75,6 +76,16 @@ def test_evaluate_as_text(gpin, runs):
     assert (said.code, said.err) == (0, "")
     for words in ("8 test instances, 100 samples each", "log-likelihood", "Pareto-k̂", "bits per dimension", "ELBO"):
         assert words in said.out
+    assert all(len(line) <= 80 for line in said.out.splitlines()[1:])
+
+
+def test_evaluate_says_when_the_posterior_has_collapsed(gpin, runs, tmp_path):
+    assert "collapsed" not in gpin("evaluate", runs["table"]).out
+    np.save(tmp_path / "noise.npy", np.random.default_rng(0).normal(size=(400, 2)))  # there is nothing to tell
+    options = ["--latent-dim", "1", "--set", "architecture.width=8", "--set", "learning_rate=0.01", "--epochs", "20"]
+    folder = json.loads(gpin("train", tmp_path / "noise.npy", *options, "--out", tmp_path, "--json").out)["run"]
+    said = gpin("evaluate", folder)
+    assert re.search(r"KL of z +0\.0\d: the code tells nothing, the posterior has collapsed$", said.out, re.MULTILINE)
     assert all(len(line) <= 80 for line in said.out.splitlines()[1:])
 
 

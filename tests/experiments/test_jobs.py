@@ -92,3 +92,12 @@ def test_scores_on_the_grid_are_the_same_every_time(method):
     rows = Rows(np.random.default_rng(0).normal(size=(5, 6)), np.arange(5), Scaling(kind="none"))
     first, again = (score_instances(vae, rows, Scoring(samples=25, grid=True)) for _ in range(2))
     assert all(np.array_equal(first[name], again[name], equal_nan=True) for name in first)
+
+
+def test_where_the_decoder_takes_no_notice_of_the_code_all_samples_count():
+    vae = gpin.build((6,), "vae", 2, seed=0).eval()
+    rows = Rows(np.random.default_rng(0).normal(size=(5, 6)), np.arange(5), Scaling(kind="none"))
+    scoring = Scoring(samples=25)
+    assert score_instances(vae, rows, scoring)["refined_ess"].mean() < 0.99 * 25
+    torch.nn.init.zeros_(vae.decoder[0].weight)
+    assert score_instances(vae, rows, scoring)["refined_ess"] == pytest.approx(25.0, abs=0.05)

@@ -155,6 +155,17 @@ def test_shares_that_are_not_known_are_left_out(tmp_path):
     assert "over 1 run." in scores.notes[0]
 
 
+def test_trainings_that_have_collapsed_are_named(tmp_path):
+    store, how, one = Store(tmp_path), protocol(splits=3), experiment("vae", "me-2", "hf-2")
+    entries = one.entries(how)
+    ess = {("vae", 1): 24.9, ("vae", 2): 24.5, ("hf-2", 0): 25.0, ("hf-2", 2): 24.8}  # of 25
+    for entry in entries:
+        pretend(store, entry.job, columns(refined_ess=np.full(40, ess.get((entry.row, entry.split), 20.0))))
+    scores, *_ = likelihood_tables(one, how, Gathered(store, entries))
+    (note,) = [note for note in scores.notes if "Collapsed" in note]
+    assert note.endswith("takes no notice of the code): VAE on split 1; HF (2) on splits 0, 2.")
+
+
 def test_nothing_is_no_table(tmp_path):
     how, one = protocol(), experiment("vae")
     assert likelihood_tables(one, how, Gathered(Store(tmp_path), one.entries(how))) == []

@@ -104,10 +104,16 @@ def _show_evaluation(record: dict[str, Any]) -> None:
             ("bits per dimension", f"{_pm(bits['mean'], bits['stderr'], 3)} in the units of the data"),
             ("ELBO", f"{_pm(elbo['mean'], elbo['stderr'])} nats"),
             ("· reconstruction", number(elbo["reconstruction"])),
-            ("· KL of z", number(elbo["kl"])),
+            ("· KL of z", _kl_of_code(elbo["kl"])),
             ("· KL of the weights", number(elbo["weight_kl"])),
         ]
     )
+
+
+def _kl_of_code(kl: float | None) -> str:
+    """With a remark where the decoder has learnt to do without the code, which a score alone does not tell."""
+    collapsed = kl is not None and kl < 0.1
+    return number(kl) + (": the code tells nothing, the posterior has collapsed" if collapsed else "")
 
 
 def _pm(value: float | None, error: float | None, digits: int = 2) -> str:

@@ -23,6 +23,8 @@ BASELINE = "vae"
 
 GAP = "refined_elbo - elbo"
 EXCESS = "kl - best_kl"
+ALL_COUNT = 0.99
+"""Of K samples of a fitted Gaussian, the effective share above which the decoder takes no notice of the code."""
 HERE = "where method = $method and data = $data and dim = $dim"
 BY_SPLIT = f"""
     select split, avg(log_likelihood) as ll, avg(refined_log_likelihood) as refined, avg(elbo) as elbo,
@@ -69,6 +71,8 @@ class Line:
         by_uncertainty: Rank correlation of the gap with the encoder's uncertainty, mean over runs; None without one.
         by_elbo: With −ELBO, which every encoder has.
         parameters: How many numbers it learns.
+        collapsed: Splits on which all samples of the fitted proposals count alike, so that log p(x|z) hardly depends on
+            z: the decoder takes no notice of the code. (Or every true posterior is a diagonal Gaussian.)
     """
 
     row: str
@@ -85,6 +89,7 @@ class Line:
     by_uncertainty: Correlation | None
     by_elbo: Correlation | None
     parameters: int
+    collapsed: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -222,6 +227,11 @@ class Gathered:
             by_uncertainty=self.correlation(row, data, latent_dim, "uncertainty", GAP),
             by_elbo=self.correlation(row, data, latent_dim, "-elbo", GAP),
             parameters=int(about["size"][0]),
+            collapsed=tuple(
+                int(split)
+                for split, ess in zip(splits["split"], splits["refined_ess"], strict=True)
+                if ess > ALL_COUNT * entries[0].job.scoring.samples
+            ),
         )
 
     def _difference(self, place: Mapping[str, Any], score: str) -> Difference | None:

@@ -211,6 +211,7 @@ def _scores(
         "encoder. Refined: proposals fitted to each instance, the same way for all, so that it is the model that is "
         "scored (they start from the encoder's mean, and end within about 0.1 nats of a mode).",
         *([MARKED + few] if marks else []),
+        *_collapsed(lines),
         *_cautions(gathered, data),
         *_about_paper(protocol, bool(paper)),
         *([] if experiment.decoder == "dense" else _otherwise_in_the_supplement(lines, data, dim)),
@@ -224,6 +225,16 @@ MARKED = (
     "runs, are not compared."
 )
 FEW_RUNS = " From so few runs that test tells little apart: the paired differences tell more."
+
+
+def _collapsed(lines: Sequence[Line]) -> list[str]:
+    found = [
+        f"{ROWS[line.row].title} on split{'s' if len(line.collapsed) > 1 else ''} {', '.join(map(str, line.collapsed))}"
+        for line in lines
+        if line.collapsed
+    ]
+    why = "all samples count alike, even those fitted to an instance, so the decoder takes no notice of the code"
+    return [f"Collapsed trainings ({why}): {'; '.join(found)}."] if found else []
 
 
 def _cautions(gathered: Gathered, data: str) -> list[str]:
