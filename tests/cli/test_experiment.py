@@ -172,6 +172,23 @@ def test_a_table_of_some_runs_says_that_it_is_one(gpin):
     assert "| GPVAE (1 of 2 runs) |" in said.out
 
 
+def test_splits_and_initialisations_may_be_others_than_the_protocols(gpin, here):
+    some = ["digits", "--rows", "vae", "--latent-dim", "2"]
+    assert gpin("experiment", "run", *some).code == 0
+    more = [*some, "--splits", "3", "--initialisations", "2"]
+    states = json.loads(gpin("experiment", "status", *more, "--json").out)["runs"]
+    done = {f"digits d=2 vae, split {split}, start 0" for split in (0, 1)}
+    assert states == {
+        name: "done" if name in done else "waiting"
+        for name in (f"digits d=2 vae, split {split}, start {start}" for split in range(3) for start in range(2))
+    }
+    said = gpin("experiment", "run", *more)
+    assert said.out.endswith("digits --latent-dim 2 --rows vae --splits 3 --initialisations 2\n")
+    table = json.loads(gpin("experiment", "table", *more, "--json").out)
+    assert gpin("experiment", "table", *more).out.count("best on validation data of 2 initialisations") == 1
+    assert table["columns"][0]["rows"][0]["log_likelihood"]["runs"] == 3
+
+
 def test_a_table_of_nothing_says_what_to_do(gpin):
     said = gpin("experiment", "table", "digits", "--protocol", "paper", "--store", "none")
     assert (said.code, said.out) == (2, "")
@@ -248,6 +265,9 @@ def test_executors_are_given_their_options(gpin, here):
         (["digits", "--latent-dim", "ten"], "--latent-dim must be positive whole numbers such as 10,50, got 'ten'"),
         (["digits", "--latent-dim", "2,0"], "--latent-dim must be positive whole numbers"),
         (["digits", "--latent-dim", "2,"], "--latent-dim must be positive whole numbers"),
+        (["digits", "--splits", "0"], "splits must be a whole number of at least 1, got 0"),
+        (["digits", "--initialisations", "-1"], "initialisations must be a whole number of at least 1, got -1"),
+        (["inference-time", "--splits", "2"], "it takes no --splits"),
         (["digits", "--protocol", "none"], "none"),
         (["digits", "--store", "file"], "file is a file, and the store must be a folder"),
     ],

@@ -166,6 +166,19 @@ def test_trainings_that_have_collapsed_are_named(tmp_path):
     assert note.endswith("takes no notice of the code): VAE on split 1; HF (2) on splits 0, 2.")
 
 
+def test_the_best_of_several_initialisations_is_called_so(tmp_path):
+    store, one = Store(tmp_path), experiment("vae")
+    for starts, words in (
+        (1, "over 2 runs."),
+        (3, "over 2 runs, each the best on validation data of 3 initialisations."),
+    ):
+        how = protocol(initialisations=starts)
+        entries = one.entries(how)
+        for entry in entries:
+            pretend(store, entry.job, columns())
+        assert words in likelihood_tables(one, how, Gathered(store, entries))[0].notes[0]
+
+
 def test_nothing_is_no_table(tmp_path):
     how, one = protocol(), experiment("vae")
     assert likelihood_tables(one, how, Gathered(Store(tmp_path), one.entries(how))) == []

@@ -4,6 +4,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -36,11 +37,82 @@ ProtocolName = Annotated[
     Literal["desk", "paper"], Parameter(help="desk takes about an hour a table on two cores; paper is the paper's own.")
 ]
 StoreFolder = Annotated[Path, Parameter(help="Folder of results.")]
-LatentDims = Annotated[str | None, Parameter(help="Latent dimensions, with commas between, instead of the protocol's.")]
-RowNames = Annotated[
-    str | None, Parameter(help="Rows, with commas between, such as vae,gp,sa-4, instead of the protocol's.")
-]
 STORE = Path("experiments")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Choice:
+    """Which runs are meant: those of a protocol, or some of them, in a store."""
+
+    protocol: ProtocolName = "desk"
+    store: StoreFolder = STORE
+    latent_dim: Annotated[
+        str | None, Parameter(help="Latent dimensions, with commas between, instead of the protocol's.")
+    ] = None
+    rows: Annotated[
+        str | None, Parameter(help="Rows, with commas between, such as vae,gp,sa-4, instead of the protocol's.")
+    ] = None
+    splits: Annotated[int | None, Parameter(help="Random splits of the data, instead of the protocol's.")] = None
+    initialisations: Annotated[
+        int | None,
+        Parameter(
+            help="Trainings of each split, of which the best on validation data counts, instead of the protocol's."
+        ),
+    ] = None
+
+    def of(self, name: str) -> "_Chosen":
+        """Those of an experiment."""
+        from gpin.errors import InputError
+        from gpin.experiments.protocols import experiment_named, protocol_named
+        from gpin.experiments.store import Store
+        from gpin.inputs import whole_number
+
+        one, how = experiment_named(name), protocol_named(self.protocol)
+        if not one.trained and (given := list(self._some())):
+            raise InputError(
+                f"{name} trains nothing, and has its own rows and latent dimensions: it takes no {given[0]}"
+            )
+        counts = {"splits": self.splits, "initialisations": self.initialisations}
+        how = how.model_copy(
+            update={what: whole_number(count, what) for what, count in counts.items() if count is not None}
+        )
+        parts = None if self.latent_dim is None else [part.strip() for part in self.latent_dim.split(",")]
+        if parts is not None and not all(part.isdecimal() and int(part) for part in parts):
+            raise InputError(f"--latent-dim must be positive whole numbers such as 10,50, got {self.latent_dim!r}")
+        dims = None if parts is None else list(dict.fromkeys(int(part) for part in parts))
+        names = None if self.rows is None else list(dict.fromkeys(part.strip() for part in self.rows.split(",")))
+        return _Chosen(one, how, one.entries(how, dims, names), Store(self.store))
+
+    def flags(self) -> str:
+        """What must be typed to say the same again.
+
+        Example:
+            >>> Choice(store=Path("my results"), rows="vae,gp").flags()
+            " --store 'my results' --rows vae,gp"
+        """
+        where = {
+            "--protocol": self.protocol if self.protocol != "desk" else None,
+            "--store": self.store if self.store != STORE else None,
+        }
+        given = {**{name: value for name, value in where.items() if value is not None}, **self._some()}
+        return "".join(f" {name} {quoted(value)}" for name, value in given.items())
+
+    def _some(self) -> dict[str, Any]:
+        """What is otherwise than the protocol says, by its flag."""
+        names = ("latent_dim", "rows", "splits", "initialisations")
+        given = {"--" + name.replace("_", "-"): getattr(self, name) for name in names}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+ALL = Choice()
+
+
+class _Chosen:
+    """An experiment under a protocol, in a store."""
+
+    def __init__(self, experiment: "Experiment", protocol: "Protocol", entries: "list[Entry]", store: "Store") -> None:
+        self.experiment, self.protocol, self.entries, self.store = experiment, protocol, entries, store
 
 
 @experiment.command(
@@ -50,13 +122,10 @@ def run(
     name: Name,
     /,
     *,
-    protocol: ProtocolName = "desk",
+    choice: Choice = ALL,
     executor: Literal["local", "slurm", "ray"] = "local",
     workers: int | None = None,
     threads: int = 1,
-    store: StoreFolder = STORE,
-    latent_dim: LatentDims = None,
-    rows: RowNames = None,
     address: str | None = None,
     slurm: Annotated[list[str] | None, Parameter(negative="")] = None,
     dry_run: Annotated[bool, Flag] = False,
@@ -91,14 +160,14 @@ def run(
     from gpin.experiments.gathering import check_data
     from gpin.inputs import whole_number
 
-    chosen = _chosen(name, protocol, store, latent_dim, rows)
+    chosen = choice.of(name)
     count = whole_number(os.cpu_count() or 1 if workers is None else workers, "workers")
     threads = whole_number(threads, "threads")
     if address is not None and executor != "ray":
         raise InputError("--address is that of a Ray cluster: it goes with --executor ray")
     if slurm and executor != "slurm":
         raise InputError("--slurm is for Slurm: it goes with --executor slurm")
-    again = f"gpin experiment table {name}{_flags(protocol, store, latent_dim, rows)}"
+    again = f"gpin experiment table {name}{choice.flags()}"
     if not chosen.experiment.trained:
         others = {
             "--dry-run": dry_run or None,
@@ -106,7 +175,7 @@ def run(
             "--executor": None if executor == "local" else executor,
         }
         _only_timed(chosen, name, threads, [flag for flag, value in others.items() if value is not None])
-        print_json({"measured": True, "store": str(store)}) if json else print(f"measured: {again}")
+        print_json({"measured": True, "store": str(choice.store)}) if json else print(f"measured: {again}")
         return
     jobs = [entry.job for entry in chosen.entries]
     missing = chosen.store.missing(jobs)
@@ -128,9 +197,9 @@ def run(
     reasons = {entry: reason for entry, reason in failed.items() if reason is not None}
     done = len(jobs) - len(chosen.store.missing(jobs))
     if json:
-        print_json({"runs": len(jobs), "done": done, "failed": reasons, "store": str(store)})
+        print_json({"runs": len(jobs), "done": done, "failed": reasons, "store": str(choice.store)})
     else:
-        print(f"{done} of {len(jobs)} runs done in {store}: {again}")
+        print(f"{done} of {len(jobs)} runs done in {choice.store}: {again}")
     for entry, reason in reasons.items():
         tell(f"{entry}: {reason}")
     if done < len(jobs):
@@ -142,10 +211,7 @@ def status(
     name: Name,
     /,
     *,
-    protocol: ProtocolName = "desk",
-    store: StoreFolder = STORE,
-    latent_dim: LatentDims = None,
-    rows: RowNames = None,
+    choice: Choice = ALL,
     json: Annotated[bool, Flag] = False,
 ) -> None:
     """How far an experiment is: runs that are done, in somebody's hands, failed or waiting.
@@ -155,16 +221,19 @@ def status(
     json
         Print the state of every run as JSON.
     """
-    chosen = _chosen(name, protocol, store, latent_dim, rows)
+    chosen = choice.of(name)
     if not chosen.experiment.trained:
         _say_whether_timed(chosen, name, json)
         return
     states = {str(entry): chosen.store.state(entry.job) for entry in chosen.entries}
     if json:
-        print_json({"store": str(store), "runs": states})
+        print_json({"store": str(choice.store), "runs": states})
         return
     counts = {state: list(states.values()).count(state) for state in ("done", "running", "failed", "waiting")}
-    print(f"{name}, {protocol} protocol, in {store}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
+    print(
+        f"{name}, {choice.protocol} protocol, in {choice.store}: "
+        + ", ".join(f"{n} {state}" for state, n in counts.items())
+    )
     for entry in chosen.entries:
         if states[str(entry)] in ("running", "failed"):
             reason = chosen.store.failure(entry.job)
@@ -176,10 +245,7 @@ def table(
     name: Name,
     /,
     *,
-    protocol: ProtocolName = "desk",
-    store: StoreFolder = STORE,
-    latent_dim: LatentDims = None,
-    rows: RowNames = None,
+    choice: Choice = ALL,
     format: Literal["markdown", "latex", "html"] | None = None,  # noqa: A002
     out: Out | None = None,
     json: Annotated[bool, Flag] = False,
@@ -201,11 +267,11 @@ def table(
 
     if json and (format or out):
         raise InputError("--json prints numbers for a script: it goes neither with --format nor with --out")
-    chosen = _chosen(name, protocol, store, latent_dim, rows)
+    chosen = choice.of(name)
     tables, gathered = result_tables(chosen.experiment, chosen.protocol, chosen.store, chosen.entries)
     if not tables:
-        again = f"gpin experiment run {name}{_flags(protocol, store, latent_dim, rows)}"
-        raise InputError(f"{store} has no result of {name} yet: {again}")
+        again = f"gpin experiment run {name}{choice.flags()}"
+        raise InputError(f"{choice.store} has no result of {name} yet: {again}")
     if gathered.done < len(chosen.entries):
         tell(f"{gathered.done} of {len(chosen.entries)} runs are done; the rest is missing from the table")
     if json:
@@ -250,7 +316,7 @@ def figure(
         raise InputError(f"{name} has no figure, only tables: gpin experiment table {name}; uncertainty has one")
     if out.suffix.lower() not in (".png", ".svg"):
         raise InputError(f"cannot write a figure to {out}: its name must end in .png or .svg")
-    chosen = _chosen(name, protocol, store, None, row)
+    chosen = Choice(protocol, store, rows=row).of(name)
     drawn = uncertainty_figure(chosen.store, chosen.entries, row)
     _write(out, plots.png(drawn) if out.suffix.lower() == ".png" else plots.standalone_svg(drawn))
 
@@ -281,30 +347,6 @@ def report(
 # What they share -------------------------------------------------------------------------------------
 
 
-class _Chosen:
-    """An experiment under a protocol, in a store."""
-
-    def __init__(self, experiment: "Experiment", protocol: "Protocol", entries: "list[Entry]", store: "Store") -> None:
-        self.experiment, self.protocol, self.entries, self.store = experiment, protocol, entries, store
-
-
-def _chosen(name: str, protocol: str, store: Path, latent_dim: str | None, rows: str | None) -> _Chosen:
-    from gpin.errors import InputError
-    from gpin.experiments.protocols import experiment_named, protocol_named
-    from gpin.experiments.store import Store
-
-    one, how = experiment_named(name), protocol_named(protocol)
-    for flag, given in (("--rows", rows), ("--latent-dim", latent_dim)):
-        if not one.trained and given is not None:
-            raise InputError(f"{name} has its own rows and latent dimensions: it takes no {flag}")
-    parts = None if latent_dim is None else [part.strip() for part in latent_dim.split(",")]
-    if parts is not None and not all(part.isdecimal() and int(part) for part in parts):
-        raise InputError(f"--latent-dim must be positive whole numbers such as 10,50, got {latent_dim!r}")
-    dims = None if parts is None else list(dict.fromkeys(int(part) for part in parts))
-    names = None if rows is None else list(dict.fromkeys(part.strip() for part in rows.split(",")))
-    return _Chosen(one, how, one.entries(how, dims, names), Store(store))
-
-
 def _measure_times(chosen: _Chosen, threads: int) -> None:
     """Time inference, unless that was done; only while nothing else runs is it worth something."""
     from gpin.experiments.times import measure_times, read_times, write_times
@@ -332,22 +374,6 @@ def _write(out: Path, content: bytes) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(out, content)
     print(f"wrote {out}")
-
-
-def _flags(protocol: str, store: Path, latent_dim: str | None, rows: str | None) -> str:
-    """What must be typed to say the same again.
-
-    Example:
-        >>> _flags("desk", Path("my results"), None, "vae,gp")
-        " --store 'my results' --rows vae,gp"
-    """
-    given = {
-        "--protocol": protocol if protocol != "desk" else None,
-        "--store": store if store != STORE else None,
-        "--latent-dim": latent_dim,
-        "--rows": rows,
-    }
-    return "".join(f" {name} {quoted(value)}" for name, value in given.items() if value is not None)
 
 
 def _format(asked: str | None, out: Path | None) -> str:

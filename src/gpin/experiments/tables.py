@@ -204,10 +204,12 @@ def _scores(
         ]
         for line in lines
     ]
+    starts = protocol.initialisations
+    best = f", each the best on validation data of {starts} initialisations" if starts > 1 else ""
     few = FEW_RUNS if runs < 5 and any(line.differences for line in lines) else ""
     notes = [
         f"Test log-likelihood in nats, importance-weighted with K = {protocol.scoring.samples} samples, mean ± "
-        f"standard deviation over {runs} {'run' if runs == 1 else 'runs'}. Encoder: proposals of the method's own "
+        f"standard deviation over {runs} {'run' if runs == 1 else 'runs'}{best}. Encoder: proposals of the method's own "
         "encoder. Refined: proposals fitted to each instance, the same way for all, so that it is the model that is "
         "scored (they start from the encoder's mean, and end within about 0.1 nats of a mode).",
         *([MARKED + few] if marks else []),
