@@ -62,7 +62,7 @@ DENSE_ROWS = ("vae", "sa-1", "sa-2", "sa-4", "sa-8", "vlae-1", "vlae-2", "vlae-4
 TIMED_ROWS = tuple(name for name in PAPER_ROWS if ROWS[name].method in ("vae", "sa", "iaf", "gp"))
 ABLATIONS = tuple(name for name, row in ROWS.items() if row.ablation)
 # The paper's steps of SA hardly move. VLAE's Jacobians of a convolutional decoder take 0.3 s a step at d = 10 and 1.7 s
-# at d = 50: half an hour or two hours a run, and a table is to take one.
+# at d = 50: twenty minutes or nearly two hours a run, and a table is to take one.
 DESK_ROWS = ("vae", "sa-2-search", "iaf-2", "hf-2", "me-2", "rme-2", "gp", *ABLATIONS)
 
 

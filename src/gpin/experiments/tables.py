@@ -209,9 +209,9 @@ def _scores(
     few = FEW_RUNS if runs < 5 and any(line.differences for line in lines) else ""
     notes = [
         f"Test log-likelihood in nats, importance-weighted with K = {protocol.scoring.samples} samples, mean ± "
-        f"standard deviation over {runs} {'run' if runs == 1 else 'runs'}{best}. Encoder: proposals of the method's own "
-        "encoder. Refined: proposals fitted to each instance, the same way for all, so that it is the model that is "
-        "scored (they start from the encoder's mean, and end within about 0.1 nats of a mode).",
+        f"standard deviation over {runs} {'run' if runs == 1 else 'runs'}{best}. Encoder: proposals of the method's "
+        "own encoder. Refined: proposals fitted to each instance, the same way for all, so that it is the model that "
+        "is scored (they start from the encoder's mean, and end where a step gains less than 0.1 nats).",
         *([MARKED + few] if marks else []),
         *_collapsed(lines),
         *_cautions(gathered, data),

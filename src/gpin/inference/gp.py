@@ -61,7 +61,7 @@ class GPConfig(MethodConfig):
             "shared_trunk": False,
             "marginal": "moment",
             "log_square": "sampled",
-            "initial_std": 0.02,  # the paper does not say; the best of those tried with separate towers
+            "initial_std": 0.02,  # the paper does not say; see results/README.md
         },
     }
 
