@@ -160,7 +160,8 @@ def test_trainings_that_have_collapsed_are_named(tmp_path):
     entries = one.entries(how)
     ess = {("vae", 1): 24.9, ("vae", 2): 24.5, ("hf-2", 0): 25.0, ("hf-2", 2): 24.8}  # of 25
     for entry in entries:
-        pretend(store, entry.job, columns(refined_ess=np.full(40, ess.get((entry.row, entry.split), 20.0))))
+        name = "ess" if entry.row == "hf-2" else "refined_ess"
+        pretend(store, entry.job, columns(**{name: np.full(40, ess.get((entry.row, entry.split), 20.0))}))
     scores, *_ = likelihood_tables(one, how, Gathered(store, entries))
     (note,) = [note for note in scores.notes if "Collapsed" in note]
     assert note.endswith("takes no notice of the code): VAE on split 1; HF (2) on splits 0, 2.")

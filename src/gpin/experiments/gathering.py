@@ -24,7 +24,7 @@ BASELINE = "vae"
 GAP = "refined_elbo - elbo"
 EXCESS = "kl - best_kl"
 ALL_COUNT = 0.99
-"""Of K samples of a fitted Gaussian, the effective share above which the decoder takes no notice of the code."""
+"""Of K samples, the effective share above which the decoder takes no notice of the code."""
 HERE = "where method = $method and data = $data and dim = $dim"
 BY_SPLIT = f"""
     select split, avg(log_likelihood) as ll, avg(refined_log_likelihood) as refined, avg(elbo) as elbo,
@@ -71,8 +71,8 @@ class Line:
         by_uncertainty: Rank correlation of the gap with the encoder's uncertainty, mean over runs; None without one.
         by_elbo: With −ELBO, which every encoder has.
         parameters: How many numbers it learns.
-        collapsed: Splits on which all samples of the fitted proposals count alike, so that log p(x|z) hardly depends on
-            z: the decoder takes no notice of the code. (Or every true posterior is a diagonal Gaussian.)
+        collapsed: Splits on which all samples of the encoder, or all of the fitted proposals, count alike: the decoder
+            takes no notice of the code. (Or these proposals are the true posteriors, as they can be in toy problems.)
     """
 
     row: str
@@ -229,8 +229,8 @@ class Gathered:
             parameters=int(about["size"][0]),
             collapsed=tuple(
                 int(split)
-                for split, ess in zip(splits["split"], splits["refined_ess"], strict=True)
-                if ess > ALL_COUNT * entries[0].job.scoring.samples
+                for split, *ess in zip(splits["split"], splits["ess"], splits["refined_ess"], strict=True)
+                if max(ess) > ALL_COUNT * entries[0].job.scoring.samples
             ),
         )
 

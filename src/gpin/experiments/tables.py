@@ -235,7 +235,7 @@ def _collapsed(lines: Sequence[Line]) -> list[str]:
         for line in lines
         if line.collapsed
     ]
-    why = "all samples count alike, even those fitted to an instance, so the decoder takes no notice of the code"
+    why = "all samples of a proposal count alike, so the decoder takes no notice of the code"
     return [f"Collapsed trainings ({why}): {'; '.join(found)}."] if found else []
 
 
