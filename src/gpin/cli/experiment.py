@@ -108,11 +108,14 @@ class Choice:
 ALL = Choice()
 
 
+@dataclass(frozen=True)
 class _Chosen:
     """An experiment under a protocol, in a store."""
 
-    def __init__(self, experiment: "Experiment", protocol: "Protocol", entries: "list[Entry]", store: "Store") -> None:
-        self.experiment, self.protocol, self.entries, self.store = experiment, protocol, entries, store
+    experiment: "Experiment"
+    protocol: "Protocol"
+    entries: "list[Entry]"
+    store: "Store"
 
 
 @experiment.command(
