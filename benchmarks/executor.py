@@ -5,9 +5,9 @@ import statistics
 import tempfile
 import time
 
-from gpin.experiments.executors import run_local
+from gpin.experiments.execution.executors import run_local
+from gpin.experiments.execution.store import Store
 from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS
-from gpin.experiments.store import Store
 
 
 def seconds(jobs, workers):

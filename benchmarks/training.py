@@ -24,8 +24,8 @@ import torch
 from inference import BATCH, SHAPE, Task, compare, show, shown
 from torch import Tensor
 
+from gpin._core.errors import InputError
 from gpin.data import load_benchmark
-from gpin.errors import InputError
 from gpin.networks import PAPER
 
 HERE = Path(__file__).parent

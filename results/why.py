@@ -11,11 +11,11 @@ import sys
 
 import torch
 
-from gpin.experiments.jobs import Scoring, score_instances
+from gpin.experiments.execution.jobs import Scoring, score_instances
+from gpin.experiments.execution.store import Store
 from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS
-from gpin.experiments.store import Store
+from gpin.runs.apply import random_rows
 from gpin.runs.folder import open_run
-from gpin.runs.use import random_rows
 
 ROWS = ["vae", "gp", "vae-2x", "towers", "gp-diagonal", "gp-shared", "gp-exact"]
 

@@ -1,4 +1,4 @@
-"""Derive the Chebyshev coefficients of gpin.special.expected_log_square with mpmath.
+"""Derive the Chebyshev coefficients of gpin.inference.gp.log_square.expected_log_square with mpmath.
 
 E[log h²] for h ~ N(m, v) is log v + g(m/√v) with g(x) = −γ − log 2 + x²·₂F₂(1, 1; 3/2, 2; −x²/2).
 What is left after subtracting log(m² + 4v) is a smooth function of y = (m² − 24v)/(m² + 24v) on

@@ -10,10 +10,13 @@ from jaxtyping import install_import_hook
 
 # Shapes and types of the mathematics are checked at run time, here and only here. What users call is left out:
 # its own errors are what the tests look at.
-METHODS = ("gaussian", "gp", "householder", "iaf", "laplace", "mixture", "recursive_mixture", "refinement")
-install_import_hook(
-    ["gpin.random_linear", "gpin.estimators", *(f"gpin.inference.{name}" for name in METHODS)], "beartype.beartype"
-)
+CHECKED = [
+    *(f"gpin.inference.{name}" for name in ("gaussian", "gp", "householder", "iaf", "laplace", "mixture")),
+    "gpin.inference.recursive_mixture",
+    "gpin.refinement",
+    "gpin.evaluation.importance",
+]
+install_import_hook(CHECKED, "beartype.beartype")
 
 torch.set_num_threads(1)
 

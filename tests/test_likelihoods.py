@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import distributions as td
 
-from gpin.errors import InputError
+from gpin._core.errors import InputError
 from gpin.likelihoods import Bernoulli, Gaussian, LikelihoodConfig, as_likelihood_config, make_likelihood
 
 SHAPE = (2, 3, 4)

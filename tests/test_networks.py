@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from gpin.errors import InputError
+from gpin._core.errors import InputError
 from gpin.networks import (
     PAPER,
     Architecture,

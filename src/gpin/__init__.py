@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpin.errors import InputError, TrainingError
+    from gpin._core.errors import InputError, TrainingError
     from gpin.training import fit
     from gpin.vae import VAE, build, load
 
@@ -16,8 +16,8 @@ _HOMES = {
     "build": "gpin.vae",
     "load": "gpin.vae",
     "fit": "gpin.training",
-    "InputError": "gpin.errors",
-    "TrainingError": "gpin.errors",
+    "InputError": "gpin._core.errors",
+    "TrainingError": "gpin._core.errors",
 }
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, Independent, Normal, constraints
 
-from gpin.seeding import seeded
+from gpin._core.seeding import seeded
 
 __all__ = [
     "FlowNormal",

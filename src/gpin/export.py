@@ -15,10 +15,10 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from gpin.errors import InputError
-from gpin.files import as_path, write_whole
+from gpin._core.errors import InputError
+from gpin._core.files import as_path, write_whole
+from gpin._core.inputs import whole_number
 from gpin.inference import METHODS, GPEncoder, Uncertainty
-from gpin.inputs import whole_number
 from gpin.vae import VAE
 
 __all__ = ["export"]

@@ -10,9 +10,9 @@ from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gpin.config import Config
-from gpin.errors import InputError
-from gpin.shards import batch_sum
+from gpin._core.config import Config
+from gpin._core.errors import InputError
+from gpin._core.shards import batch_sum
 
 __all__ = ["Bernoulli", "Gaussian", "Likelihood", "LikelihoodConfig", "as_likelihood_config", "make_likelihood"]
 

@@ -13,9 +13,9 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpin.config import Config
-from gpin.errors import InputError
-from gpin.inputs import whole_number
+from gpin._core.config import Config
+from gpin._core.errors import InputError
+from gpin._core.inputs import whole_number
 
 __all__ = ["Architecture", "Decoder", "Trunk", "architecture_for", "as_architecture", "check_shape", "matched_width"]
 

@@ -18,18 +18,18 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from gpin.config import Config
+from gpin._core.config import Config
+from gpin._core.errors import InputError
+from gpin._core.files import as_path, read_record, write_record, write_whole
+from gpin._core.inputs import as_tensor, check_seed, positive_number, whole_number
+from gpin._core.memory import keep_freed_memory
+from gpin._core.seeding import seeded
 from gpin.distributions import PrecisionNormal
-from gpin.errors import InputError
-from gpin.estimators import LogLikelihood, importance_weighted
-from gpin.files import as_path, read_record, write_record, write_whole
+from gpin.evaluation.importance import LogLikelihood, importance_weighted
 from gpin.inference import ELBO, InferenceModel, Uncertainty, method_named
-from gpin.inference.refinement import refine
-from gpin.inputs import as_tensor, check_seed, positive_number, whole_number
 from gpin.likelihoods import Likelihood, LikelihoodConfig, as_likelihood_config, make_likelihood
-from gpin.memory import keep_freed_memory
 from gpin.networks import Architecture, Decoder, Trunk, as_architecture, check_shape
-from gpin.seeding import seeded
+from gpin.refinement.gauss_newton import refine
 
 __all__ = ["VAE", "VAEConfig", "build", "from_config", "load"]
 

@@ -6,11 +6,11 @@ from html.parser import HTMLParser
 import pytest
 
 from gpin.cli.experiment import _options
-from gpin.experiments.executors import EXECUTORS
-from gpin.experiments.jobs import Scoring
+from gpin.experiments.execution.executors import EXECUTORS
+from gpin.experiments.execution.jobs import Scoring
+from gpin.experiments.execution.store import Store
+from gpin.experiments.execution.worker import work
 from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS, Protocol
-from gpin.experiments.store import Store
-from gpin.experiments.work import work
 
 SMALL = Protocol(
     name="desk",
@@ -134,7 +134,7 @@ def test_results_of_other_images_are_not_taken_for_these(gpin, here, monkeypatch
 
 
 def test_what_is_only_timed_is_measured_here_with_the_threads_asked_for(gpin, monkeypatch):
-    import gpin.experiments.times as times
+    import gpin.experiments.analysis.times as times
 
     asked = []
 
@@ -197,8 +197,8 @@ def test_a_table_of_nothing_says_what_to_do(gpin):
 
 
 def test_failures_are_told_and_tried_again(gpin, here, monkeypatch):
-    import gpin.experiments.work as working
-    from gpin.errors import InputError
+    import gpin.experiments.execution.worker as working
+    from gpin._core.errors import InputError
 
     do = working.do
 

@@ -15,9 +15,9 @@ from pydantic import Field
 import gpin
 import gpin.demo
 import gpin.inference
-from gpin import errors
+from gpin._core import errors
+from gpin._core.errors import TrainingError
 from gpin.cli import _sentence, app, main
-from gpin.errors import TrainingError
 from gpin.inference import METHODS, GaussianEncoder, MethodConfig
 
 GROUPS = {"data": ["list", "fetch", "check"]}
@@ -247,7 +247,7 @@ STARTS = {
 
 
 @pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("name", ["cyclopts", "gpin.cli.use", "torch", "torch._C", "numpy", "gpin.data", "nothing"])
+@pytest.mark.parametrize("name", ["cyclopts", "gpin.cli.runs", "torch", "torch._C", "numpy", "gpin.data", "nothing"])
 def test_control_c_while_modules_are_imported_is_one_line(tmp_path, name, start):
     code = INTERRUPTED_IMPORT.format(name=name, start=STARTS[start])
     done = subprocess.run(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpin.errors import InputError
+from gpin._core.errors import InputError
 from gpin.runs import open_run
 from gpin.training.checkpoints import Checkpoints
 

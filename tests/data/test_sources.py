@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 import gpin
-from gpin.data import SourceConfig, open_source, pictures, reading, sources
+from gpin.data import SourceConfig, open_source, pictures, sources
+from gpin.data import io as reading
 
 RNG = np.random.default_rng(0)
 

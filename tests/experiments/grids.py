@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpin.experiments.jobs import Job, Scoring
+from gpin.experiments.execution.jobs import Job, Scoring
 from gpin.experiments.protocols import Experiment, Protocol
 from gpin.runs import RunSettings
 

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 import gpin
+from gpin._core.errors import InputError
 from gpin.data import BENCHMARKS
-from gpin.errors import InputError
 from gpin.experiments import PAPER
 from gpin.experiments.protocols import (
     EXPERIMENTS,

@@ -459,7 +459,7 @@ def test_refinement_is_exact_for_a_linear_decoder_and_so_is_its_score(double):
 
 
 def test_jacobians_in_chunks_are_the_jacobian(monkeypatch, double):
-    from gpin.inference import refinement
+    from gpin.refinement import gauss_newton as refinement
 
     vae = gpin.build((1, 9, 8), "vae", 3, seed=0)
     x = torch.rand(11, 1, 9, 8)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from gpin.errors import InputError
+from gpin._core.errors import InputError
 from gpin.report import plots
 from gpin.report.style import DARK, LIGHT
 

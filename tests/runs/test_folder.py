@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gpin
-import gpin.files
+import gpin._core.files
 from gpin.runs import open_run, train
 from gpin.runs.settings import assigned
 
@@ -29,6 +29,6 @@ def test_another_model_in_its_place_is_told_of_and_the_checkpoints_taken(run):
 
 def test_the_folder_of_another_run_is_not_taken(run, tmp_path):
     record = run.record() | {"fingerprint": "of other data"}
-    gpin.files.write_record(run.folder / "run.json", "gpin-run", 1, record)
+    gpin._core.files.write_record(run.folder / "run.json", "gpin-run", 1, record)
     with pytest.raises(gpin.InputError, match="holds another run: move it away"):
         train(tmp_path / "data.npy", assigned({}, OPTIONS), out=tmp_path / "runs", progress=False)

@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 import torch
 
+from gpin._core.errors import InputError
 from gpin.data import Scaling, open_source
-from gpin.errors import InputError
 from gpin.runs import outputs
 
 

@@ -5,8 +5,8 @@ from typing import get_args
 
 import pytest
 
+from gpin._core.errors import InputError
 from gpin.data import DataConfig, SourceConfig
-from gpin.errors import InputError
 from gpin.inference import METHODS
 from gpin.likelihoods import LikelihoodConfig
 from gpin.networks import Architecture

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gpin
-from gpin.files import write_record
+from gpin._core.files import write_record
 from gpin.runs import train
 from gpin.runs.settings import assigned
 
@@ -72,7 +72,7 @@ def test_a_finished_run_is_found_done_where_nothing_can_be_written(data, tmp_pat
         return open(path, mode, **more)
 
     monkeypatch.setattr(module, "open", refuse, raising=False)
-    monkeypatch.setattr("gpin.files.open", refuse, raising=False)
+    monkeypatch.setattr("gpin._core.files.open", refuse, raising=False)
     again, same, _ = train(data, OPTIONS, out=tmp_path / "runs", progress=False)
     assert again.folder == run.folder
     assert same.checksum() == vae.checksum()

@@ -26,9 +26,9 @@ try:
 
     from cyclopts import CycloptsError, Parameter, UnusedCliTokensError
 
-    from gpin.cli import data, demo, experiment, methods, train, use  # noqa: F401  (their commands register themselves)
+    from gpin._core.errors import BusyError, FetchError, InputError, TrainingError
+    from gpin.cli import data, demo, experiment, methods, runs, train  # noqa: F401  (their commands register themselves)
     from gpin.cli.base import CheckError, Flag, app
-    from gpin.errors import BusyError, FetchError, InputError, TrainingError
 except KeyboardInterrupt:  # before `main` is there to say so
     _leave()
 

@@ -15,8 +15,8 @@ from gpin.cli.base import CheckError, Flag, Out, app, console, on_terminal, prin
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gpin.experiments.execution.store import Store
     from gpin.experiments.protocols import Entry, Experiment, Protocol
-    from gpin.experiments.store import Store
 
 experiment = App(
     name="experiment",
@@ -63,10 +63,10 @@ class Choice:
 
     def of(self, name: str) -> "_Chosen":
         """Those of an experiment."""
-        from gpin.errors import InputError
+        from gpin._core.errors import InputError
+        from gpin._core.inputs import whole_number
+        from gpin.experiments.execution.store import Store
         from gpin.experiments.protocols import experiment_named, protocol_named
-        from gpin.experiments.store import Store
-        from gpin.inputs import whole_number
 
         one, how = experiment_named(name), protocol_named(self.protocol)
         if not one.trained and (given := list(self._some())):
@@ -158,10 +158,10 @@ def run(
     """
     import os
 
-    from gpin.errors import InputError
-    from gpin.experiments.executors import EXECUTORS
-    from gpin.experiments.gathering import check_data
-    from gpin.inputs import whole_number
+    from gpin._core.errors import InputError
+    from gpin._core.inputs import whole_number
+    from gpin.experiments.analysis.gathering import check_data
+    from gpin.experiments.execution.executors import EXECUTORS
 
     chosen = choice.of(name)
     count = whole_number(os.cpu_count() or 1 if workers is None else workers, "workers")
@@ -264,9 +264,9 @@ def table(
     json
         Print the numbers in full as JSON.
     """
-    from gpin.errors import InputError
-    from gpin.experiments.results import result_record, result_tables
-    from gpin.experiments.tables import FORMATS, show
+    from gpin._core.errors import InputError
+    from gpin.experiments.analysis.results import result_record, result_tables
+    from gpin.experiments.analysis.tables import FORMATS, show
 
     if json and (format or out):
         raise InputError("--json prints numbers for a script: it goes neither with --format nor with --out")
@@ -310,8 +310,8 @@ def figure(
     row
         Whose encoder.
     """
-    from gpin.errors import InputError
-    from gpin.experiments.figures import uncertainty_figure
+    from gpin._core.errors import InputError
+    from gpin.experiments.analysis.figures import uncertainty_figure
     from gpin.experiments.protocols import experiment_named
     from gpin.report import plots
 
@@ -338,9 +338,9 @@ def report(
     out
         The page to write; nothing else is needed to read it.
     """
-    from gpin.experiments.page import compose
+    from gpin.experiments.analysis.page import compose
+    from gpin.experiments.execution.store import Store
     from gpin.experiments.protocols import protocol_named
-    from gpin.experiments.store import Store
     from gpin.runs.outputs import check_output
 
     check_output(out, "a page")
@@ -352,7 +352,7 @@ def report(
 
 def _measure_times(chosen: _Chosen, threads: int) -> None:
     """Time inference, unless that was done; only while nothing else runs is it worth something."""
-    from gpin.experiments.times import measure_times, read_times, write_times
+    from gpin.experiments.analysis.times import measure_times, read_times, write_times
 
     one, protocol = chosen.experiment, chosen.protocol
     found = read_times(chosen.store, one, protocol)
@@ -372,7 +372,7 @@ def _screen() -> "Console":
 
 
 def _write(out: Path, content: bytes) -> None:
-    from gpin.files import write_whole
+    from gpin._core.files import write_whole
 
     out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(out, content)
@@ -381,7 +381,7 @@ def _write(out: Path, content: bytes) -> None:
 
 def _format(asked: str | None, out: Path | None) -> str:
     """How a table is written: as asked, or as the ending of its file says."""
-    from gpin.errors import InputError
+    from gpin._core.errors import InputError
 
     endings = {".md": "markdown", ".tex": "latex", ".html": "html"}
     ending = None if out is None else endings.get(out.suffix.lower())
@@ -393,7 +393,7 @@ def _format(asked: str | None, out: Path | None) -> str:
 
 
 def _only_timed(chosen: _Chosen, name: str, threads: int, others: list[str]) -> None:
-    from gpin.errors import InputError
+    from gpin._core.errors import InputError
 
     if others:
         raise InputError(f"{name} trains nothing and is measured here: it takes no {others[0]}")
@@ -401,7 +401,7 @@ def _only_timed(chosen: _Chosen, name: str, threads: int, others: list[str]) -> 
 
 
 def _say_whether_timed(chosen: _Chosen, name: str, json: bool) -> None:
-    from gpin.experiments.times import read_times
+    from gpin.experiments.analysis.times import read_times
 
     measured = read_times(chosen.store, chosen.experiment, chosen.protocol) is not None
     if json:
@@ -413,8 +413,8 @@ def _say_whether_timed(chosen: _Chosen, name: str, json: bool) -> None:
 
 def _options(pairs: list[str]) -> dict[str, Any]:
     """What is said to Slurm, by name; values are JSON where they can be, else text."""
-    from gpin.config import json_or_text
-    from gpin.errors import InputError
+    from gpin._core.config import json_or_text
+    from gpin._core.errors import InputError
 
     options: dict[str, Any] = {}
     for pair in pairs:
@@ -447,8 +447,8 @@ def _watching(chosen: _Chosen) -> Iterator[Callable[[], None]]:
 
 
 def _say_expense(chosen: _Chosen, entries: "list[Entry]", workers: int, threads: int, json: bool) -> None:
-    from gpin.experiments.expense import expense
-    from gpin.experiments.tables import show
+    from gpin.experiments.analysis.tables import show
+    from gpin.experiments.execution.cost import expense
 
     if on_terminal():
         print("measuring a step of every method …", file=sys.stderr)

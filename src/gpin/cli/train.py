@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter, validators
 
+from gpin._core.errors import InputError
 from gpin.cli.base import (
     Columns,
     Device,
@@ -23,7 +24,6 @@ from gpin.cli.base import (
     source_options,
     tell,
 )
-from gpin.errors import InputError
 
 if TYPE_CHECKING:
     from gpin.data import DataSet, Source
@@ -94,8 +94,8 @@ def train(
         Print the result as JSON.
     """
     from gpin.runs import train as train_run
+    from gpin.runs.apply import device_named
     from gpin.runs.settings import assigned, check_once, read_settings
-    from gpin.runs.use import device_named
 
     wrong = next((text for text in more if "=" not in text), None)
     if wrong is not None:

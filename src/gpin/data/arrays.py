@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gpin.config import suggest
-from gpin.data.reading import array_file, reading, temporary_file
-from gpin.errors import InputError
+from gpin._core.config import suggest
+from gpin._core.errors import InputError
+from gpin.data.io import array_file, reading, temporary_file
 
 __all__ = ["instances", "read_npy", "read_npz"]
 

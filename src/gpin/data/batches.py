@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from gpin.errors import InputError
-from gpin.inputs import as_tensor
-from gpin.shards import Share
+from gpin._core.errors import InputError
+from gpin._core.inputs import as_tensor
+from gpin._core.shards import Share
 
 __all__ = ["Batches", "Part", "hold_out"]
 

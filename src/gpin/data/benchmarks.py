@@ -25,9 +25,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gpin.config import suggest
-from gpin.data.reading import room_for
-from gpin.errors import InputError
+from gpin._core.config import suggest
+from gpin._core.errors import InputError
+from gpin.data.io import room_for
 
 __all__ = ["BENCHMARKS", "Benchmark", "Images", "data_folder", "load_benchmark"]
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from gpin.config import suggest
+from gpin._core.config import suggest
+from gpin._core.errors import FetchError, InputError
 from gpin.data.benchmarks import BENCHMARKS, Benchmark, data_folder
-from gpin.data.reading import one_line
-from gpin.errors import FetchError, InputError
+from gpin.data.io import one_line
 
 __all__ = ["FILES", "FileCheck", "RemoteFile", "check", "fetch", "where"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from gpin.data.reading import one_line, reading, room_for
-from gpin.errors import InputError
+from gpin._core.errors import InputError
+from gpin.data.io import one_line, reading, room_for
 
 __all__ = ["PICTURES", "read_pictures"]
 

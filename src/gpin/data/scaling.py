@@ -13,9 +13,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from gpin.config import Config, suggest
-from gpin.data.reading import let_go
-from gpin.errors import InputError
+from gpin._core.config import Config, suggest
+from gpin._core.errors import InputError
+from gpin.data.io import let_go
 
 __all__ = ["Scaling", "ScalingKind", "check_values", "choose_scaling"]
 

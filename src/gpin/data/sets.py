@@ -9,12 +9,12 @@ from pydantic import Field
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from gpin.config import Config, suggest
-from gpin.data.reading import let_go, one_line
+from gpin._core.config import Config, suggest
+from gpin._core.errors import InputError
+from gpin.data.io import let_go, one_line
 from gpin.data.scaling import Scaling, ScalingKind, check_values, choose_scaling
 from gpin.data.sources import Source, SourceConfig
 from gpin.data.splits import split_rows
-from gpin.errors import InputError
 
 __all__ = ["DataConfig", "DataSet", "Rows", "as_model_data", "prepare"]
 

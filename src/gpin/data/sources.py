@@ -12,14 +12,14 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from gpin.config import Config, suggest
+from gpin._core.config import Config, suggest
+from gpin._core.errors import InputError
+from gpin._core.files import as_path
 from gpin.data.arrays import instances, read_npy, read_npz
 from gpin.data.benchmarks import BENCHMARKS, load_benchmark
+from gpin.data.io import let_go, one_line
 from gpin.data.pictures import PICTURES, read_pictures
-from gpin.data.reading import let_go, one_line
 from gpin.data.tables import read_csv, read_parquet
-from gpin.errors import InputError
-from gpin.files import as_path
 
 __all__ = ["Source", "SourceConfig", "applicable_options", "open_source"]
 

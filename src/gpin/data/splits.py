@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpin._core.errors import InputError
 from gpin.data.benchmarks import Images
-from gpin.errors import InputError
 
 __all__ = ["Parts", "SplitRows", "split", "split_rows"]
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from gpin.config import suggest
-from gpin.data.reading import listed, one_line, reading, room_for
-from gpin.errors import InputError
+from gpin._core.config import suggest
+from gpin._core.errors import InputError
+from gpin.data.io import listed, one_line, reading, room_for
 
 __all__ = ["is_number", "read_csv", "read_parquet"]
 

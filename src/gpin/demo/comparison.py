@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpin.demo.estimates import verdict
 from gpin.demo.experiment import BATCH, PROPOSALS, Contender, Digits, Settings
-from gpin.estimators import LogLikelihood
+from gpin.evaluation.importance import LogLikelihood
 from gpin.report.numbers import Correlation, caution, mean_and_error, plus_minus, share_above, without_nan
 
 __all__ = ["LEAD", "Result", "Row"]

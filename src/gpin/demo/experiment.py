@@ -8,11 +8,11 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from gpin.errors import InputError
-from gpin.estimators import LogLikelihood
+from gpin._core.errors import InputError
+from gpin._core.inputs import check_seed
+from gpin._core.seeding import seeded
+from gpin.evaluation.importance import LogLikelihood
 from gpin.inference import ELBO
-from gpin.inputs import check_seed
-from gpin.seeding import seeded
 from gpin.training import History, fit
 from gpin.vae import VAE, build
 

@@ -3,10 +3,10 @@
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from gpin._core.seeding import seeded
 from gpin.demo.comparison import Result
 from gpin.demo.experiment import Contender
 from gpin.report import plots
-from gpin.seeding import seeded
 
 __all__ = ["curves", "gap", "pngs", "reconstructions", "samples", "uncertainty"]
 

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
+from gpin._core.files import check_writable, write_whole
+from gpin._core.threads import threads
 from gpin.demo.comparison import Result
 from gpin.demo.experiment import Settings, compete, load_digits
 from gpin.demo.figures import pngs
 from gpin.demo.page import compose
-from gpin.files import check_writable, write_whole
-from gpin.threads import threads
 
 __all__ = ["run"]
 

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gpin.config import Config, suggest
-from gpin.errors import InputError
-from gpin.experiments.jobs import Job, Scoring
+from gpin._core.config import Config, suggest
+from gpin._core.errors import InputError
+from gpin.experiments.execution.jobs import Job, Scoring
 from gpin.runs import RunSettings
 
 __all__ = ["EXPERIMENTS", "PROTOCOLS", "ROWS", "Entry", "Experiment", "Protocol", "experiment_named", "protocol_named"]

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from gpin.config import suggest
-from gpin.errors import InputError
-from gpin.inference.base import ELBO, Generative, InferenceModel, MethodConfig, Stage, Uncertainty
+from gpin._core.config import suggest
+from gpin._core.errors import InputError
+from gpin.generative import Generative
+from gpin.inference.base import ELBO, InferenceModel, MethodConfig, Stage, Uncertainty
 from gpin.inference.gaussian import GaussianConfig, GaussianEncoder
-from gpin.inference.gp import GPConfig, GPEncoder
+from gpin.inference.gp.encoder import GPConfig, GPEncoder
 from gpin.inference.householder import HouseholderConfig, HouseholderEncoder
 from gpin.inference.iaf import IAFConfig, IAFEncoder
 from gpin.inference.laplace import LaplaceConfig, LaplaceEncoder

@@ -1,10 +1,9 @@
 """What every inference model is: a map from x to a distribution over z that knows its own objective."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -12,13 +11,13 @@ from pydantic import ConfigDict
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from gpin.config import Config, suggest
+from gpin._core.config import Config, suggest
+from gpin._core.errors import InputError
 from gpin.distributions import rsample_and_log_prob
-from gpin.errors import InputError
-from gpin.likelihoods import Likelihood
+from gpin.generative import Generative
 from gpin.networks import Trunk
 
-__all__ = ["ELBO", "Generative", "InferenceModel", "MethodConfig", "Stage", "Uncertainty", "frozen"]
+__all__ = ["ELBO", "InferenceModel", "MethodConfig", "Stage", "Uncertainty"]
 
 
 @dataclass(frozen=True)
@@ -67,40 +66,6 @@ class Stage:
 
     name: str
     share: float = 1.0
-
-
-@runtime_checkable
-class Generative(Protocol):
-    """What an inference model may ask of the model whose posterior it infers."""
-
-    decoder: nn.Module
-    likelihood: Likelihood
-
-    def log_conditional(self, x: Tensor, z: Tensor) -> Tensor:
-        """log p(x|z): x `(batch, *shape)`, z `(..., batch, d)` → `(..., batch)`."""
-
-    def log_prior(self, z: Tensor) -> Tensor:
-        """log p(z): `(..., d)` → `(...)`."""
-
-    def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
-        """log p(x, z), shaped as log p(x|z)."""
-
-    def reconstruction(self, x: Tensor, z: Tensor, weights: Tensor | None = None) -> Tensor:
-        """log p(x|z) for an objective: in training, running statistics are updated on the way, with `weights`
-        `(..., batch)` where some z count more than others."""
-
-
-@contextmanager
-def frozen(model: Generative) -> Iterator[None]:
-    """Inside, gradients pass through decoder and likelihood to z but do not reach their parameters."""
-    parameters = [p for module in (model.decoder, model.likelihood) for p in module.parameters() if p.requires_grad]
-    for parameter in parameters:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in parameters:
-            parameter.requires_grad_(True)
 
 
 class MethodConfig(Config):

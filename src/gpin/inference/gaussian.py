@@ -8,9 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from gpin._core.errors import InputError
 from gpin.distributions import diagonal_normal
-from gpin.errors import InputError
-from gpin.inference.base import Generative, InferenceModel, MethodConfig
+from gpin.generative import Generative
+from gpin.inference.base import InferenceModel, MethodConfig
 from gpin.networks import Trunk
 
 __all__ = ["GaussianConfig", "GaussianEncoder", "gaussian_kl"]

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from gpin.distributions import ReflectedNormal, diagonal_normal
-from gpin.inference.base import Generative, InferenceModel, MethodConfig
+from gpin.generative import Generative
+from gpin.inference.base import InferenceModel, MethodConfig
 from gpin.inference.gaussian import GaussianEncoder
 from gpin.networks import Trunk
 

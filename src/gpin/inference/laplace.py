@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from gpin.distributions import PrecisionNormal
-from gpin.inference.base import Generative, InferenceModel, MethodConfig
-from gpin.inference.refinement import linearise, newton_step
+from gpin.generative import Generative
+from gpin.inference.base import InferenceModel, MethodConfig
 from gpin.networks import Trunk
+from gpin.refinement.gauss_newton import linearise, newton_step
 
 __all__ = ["LaplaceConfig", "LaplaceEncoder"]
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from gpin.distributions import NormalMixture
-from gpin.inference.base import ELBO, Generative, InferenceModel, MethodConfig
+from gpin.generative import Generative
+from gpin.inference.base import ELBO, InferenceModel, MethodConfig
 from gpin.inference.gaussian import GaussianEncoder
 from gpin.networks import Trunk
 

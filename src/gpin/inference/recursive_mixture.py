@@ -17,7 +17,8 @@ from torch.distributions import Distribution
 from torch.nn import functional
 
 from gpin.distributions import NormalMixture
-from gpin.inference.base import ELBO, Generative, InferenceModel, MethodConfig, Stage, frozen
+from gpin.generative import Generative, frozen
+from gpin.inference.base import ELBO, InferenceModel, MethodConfig, Stage
 from gpin.inference.gaussian import GaussianEncoder
 from gpin.inference.mixture import mixture_of, stratified_elbo
 from gpin.networks import Trunk

@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution
 
+from gpin._core.shards import batch_sum
 from gpin.distributions import diagonal_normal
-from gpin.inference.base import Generative, InferenceModel, MethodConfig
+from gpin.generative import Generative
+from gpin.inference.base import InferenceModel, MethodConfig
 from gpin.inference.gaussian import GaussianEncoder, gaussian_kl
 from gpin.networks import Trunk
-from gpin.shards import batch_sum
 
 __all__ = ["SemiAmortizedConfig", "SemiAmortizedEncoder"]
 

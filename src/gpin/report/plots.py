@@ -21,7 +21,7 @@ from matplotlib.image import imsave
 from matplotlib.patches import Ellipse
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from gpin.errors import InputError
+from gpin._core.errors import InputError
 from gpin.report.style import LIGHT
 
 __all__ = [

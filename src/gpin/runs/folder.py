@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
+from gpin._core.errors import InputError
+from gpin._core.files import as_path, checksum, read_record, write_record
 from gpin.data import BENCHMARKS, DataSet, Scaling, open_source, prepare
-from gpin.errors import InputError
-from gpin.files import as_path, checksum, read_record, write_record
 from gpin.runs.settings import RunSettings
 from gpin.training import History
 from gpin.training.checkpoints import Checkpoint, Checkpoints

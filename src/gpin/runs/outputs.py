@@ -8,13 +8,13 @@ import numpy as np
 from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 from torch import Tensor
 
+from gpin._core.errors import InputError
+from gpin._core.files import check_writable, written_whole
 from gpin.data import BENCHMARKS, Scaling
+from gpin.data.io import listed
 from gpin.data.pictures import PICTURES
-from gpin.data.reading import listed
 from gpin.data.tables import is_number
-from gpin.errors import InputError
-from gpin.files import check_writable, written_whole
-from gpin.runs.use import Columns
+from gpin.runs.apply import Columns
 
 __all__ = ["ENDINGS", "check_output", "pairs_picture", "picture", "write_array", "write_table"]
 

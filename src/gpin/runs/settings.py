@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
-from gpin.config import Config, json_or_text, suggest
+from gpin._core.config import Config, json_or_text, suggest
+from gpin._core.errors import InputError
 from gpin.data import DataConfig, SourceConfig
-from gpin.errors import InputError
 from gpin.inference import method_named
 from gpin.likelihoods import LikelihoodConfig
 from gpin.networks import Architecture

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from gpin._core.errors import BusyError, InputError, TrainingError, VersionError
+from gpin._core.files import as_path, remove_unfinished, write_record
 from gpin.data import DataSet, open_source, prepare
-from gpin.errors import BusyError, InputError, TrainingError, VersionError
-from gpin.files import as_path, remove_unfinished, write_record
 from gpin.runs.folder import FORMAT, VERSION, Run, Tell, environment, open_run
 from gpin.runs.settings import RunSettings
 from gpin.training import Epoch, History, fit

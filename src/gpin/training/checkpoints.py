@@ -13,8 +13,8 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, uint8
 
-from gpin.errors import InputError
-from gpin.files import remove_unfinished, write_whole
+from gpin._core.errors import InputError
+from gpin._core.files import remove_unfinished, write_whole
 
 __all__ = ["Checkpoint", "Checkpoints"]
 

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpin.errors import InputError
-from gpin.files import write_whole
+from gpin._core.errors import InputError
+from gpin._core.files import write_whole
 
 __all__ = ["Epoch", "History", "Metrics"]
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from gpin._core.errors import InputError, TrainingError
+from gpin._core.files import as_path, checksum
+from gpin._core.seeding import seeded
 from gpin.data import Batches, hold_out
-from gpin.errors import InputError, TrainingError
-from gpin.files import as_path, checksum
-from gpin.seeding import seeded
 from gpin.training.checkpoints import Checkpoint, Checkpoints
 from gpin.training.history import Epoch, History, Metrics
 from gpin.training.interrupts import interruptible

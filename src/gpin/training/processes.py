@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gpin.errors import TrainingError
-from gpin.shards import Share, shared
+from gpin._core.errors import TrainingError
+from gpin._core.shards import Share, shared
 
 __all__ = ["Processes"]
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import ConfigDict, Field, field_validator
 
-from gpin.config import Config
+from gpin._core.config import Config
 
 __all__ = ["TrainingConfig"]
 

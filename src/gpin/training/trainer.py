@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from gpin._core.errors import InputError, TrainingError
+from gpin._core.seeding import seeded
 from gpin.data import Batches
-from gpin.errors import InputError, TrainingError
-from gpin.seeding import seeded
 from gpin.training.checkpoints import Checkpoint
 from gpin.training.history import Epoch, History
 from gpin.training.processes import Processes

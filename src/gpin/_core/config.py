@@ -1,0 +1,63 @@
+"""The base of every config: frozen, JSON in and JSON out, and errors of one sentence."""
+
+import difflib
+import json
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gpin._core.errors import InputError
+
+__all__ = ["Config", "json_or_text", "suggest"]
+
+
+def suggest(name: str, known: list[str]) -> str:
+    """A list of the known names, led by the one that was probably meant."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return (f"did you mean {close[0]!r}? " if close else "") + "choose from " + ", ".join(sorted(known))
+
+
+def json_or_text(text: str) -> Any:
+    """A value as a user types it: JSON where it is, else the text itself.
+
+    Example:
+        >>> json_or_text("1.5"), json_or_text("gpu")
+        (1.5, 'gpu')
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+class Config(BaseModel):
+    """A frozen record of options. Unknown options and values out of range are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any], what: str) -> Self:
+        """Options checked; `what` names their owner in the error, such as "method 'gp'"."""
+        try:
+            return cls(**options)
+        except ValidationError as error:
+            raise InputError(cls._sentence(error, what)) from None
+
+    def changed(self) -> list[str]:
+        """The options that differ from their defaults: what a user asked for."""
+        fields = type(self).model_fields.items()
+        return [name for name, field in fields if getattr(self, name) != field.get_default(call_default_factory=True)]
+
+    @classmethod
+    def _sentence(cls, error: ValidationError, what: str) -> str:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            known = list(cls.model_fields)
+            return f"{what} has no option {name!r}: " + (suggest(name, known) if known else "it has none")
+        reason = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        value = first["input"]
+        where = f"option {name!r} of {what}" if name else f"the options of {what}"
+        got = f" (got {' '.join(repr(value).split())})" if name and first["type"] != "missing" else ""
+        return f"{where}: {reason}{got}"

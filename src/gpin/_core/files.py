@@ -1,0 +1,114 @@
+"""Files that appear whole or not at all, and records that notice when they were changed."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gpin._core.errors import InputError, VersionError
+
+__all__ = [
+    "as_path",
+    "check_writable",
+    "checksum",
+    "read_record",
+    "remove_unfinished",
+    "write_record",
+    "write_whole",
+    "written_whole",
+]
+
+UNFINISHED = ".part"
+"""The ending of a file that is being written."""
+
+
+def as_path(value: Any, what: str = "the folder") -> Path:
+    """A path, or an error that names what was given instead."""
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(f"{what} must be a path, got {value!r}")
+    return Path(value)
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which becomes `path` when all is written, even if the machine loses power on the way.
+
+    What fails inside leaves no file, and an older one as it was. A link stays, and what it points to is written; a pipe
+    or a device gets the content as it comes.
+    """
+    place = Path(os.path.realpath(path))
+    if place.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if place.exists() and not place.is_file():
+        with open(place, "wb") as file:
+            yield file
+        return
+    # No two writers share a name, or one would publish what the other has half written.
+    beside = place.with_name(f"{place.name}.{uuid.uuid4().hex[:8]}{UNFINISHED}")
+    try:
+        with open(beside, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, place)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(beside):
+            error.filename = str(path)
+        raise
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that appears whole or not at all, even if the machine loses power on the way."""
+    with written_whole(path) as file:
+        file.write(content)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what writers that were killed have left in a folder, in which nobody writes now."""
+    for path in folder.glob(f"*{UNFINISHED}"):
+        path.unlink(missing_ok=True)
+
+
+def check_writable(folder: Path) -> None:
+    """Raise now, not after the work, if no file can be made in a folder."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None
+
+
+def write_record(path: Path, kind: str, version: int, content: Mapping[str, Any]) -> None:
+    """Write a JSON file that carries its format, its version and a checksum of itself."""
+    record = {"format": kind, "version": version, **content}
+    record["record_sha256"] = checksum(record)
+    write_whole(path, json.dumps(record, indent=2, ensure_ascii=False).encode())
+
+
+def read_record(path: Path, kind: str, version: int, what: str) -> dict[str, Any]:
+    """What `write_record` wrote; `what` says in errors what the file should have been, such as "a gpin model"."""
+    damaged = f"{path} is damaged or was edited by hand"
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise InputError(f"{damaged}: it is not JSON") from None
+    if not isinstance(record, dict) or record.get("format") != kind:
+        raise InputError(f"{path} is not {what}")
+    if record.get("version") != version:
+        raise VersionError(f"{path} has format version {record.get('version')!r}; this gpin reads {version}")
+    if record.pop("record_sha256", None) != checksum(record):
+        raise InputError(f"{damaged}: its checksum does not fit")
+    return record
+
+
+def checksum(record: Mapping[str, Any]) -> str:
+    """sha256 of a record in canonical form, with keys sorted."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,62 @@
+"""What users hand in: numbers and arrays, checked and brought into form."""
+
+import operator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpin._core.errors import InputError
+
+__all__ = ["as_tensor", "check_seed", "positive_number", "whole_number"]
+
+
+def whole_number(value: Any, name: str, least: int = 1) -> int:
+    """A whole number of at least `least`, of any integer type, or an error that names it.
+
+    Example:
+        >>> whole_number(np.int64(3), "samples")
+        3
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return number
+
+
+def positive_number(value: Any, name: str) -> float:
+    """A finite number above zero, or an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < float("inf"):
+        raise InputError(f"{name} must be a positive number, got {value!r}")
+    return float(value)
+
+
+def check_seed(value: Any) -> int:
+    """A seed that torch takes, with room for one a batch."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < 2**62:
+        raise InputError(f"seed must be a whole number between 0 and 2⁶² − 1, got {value!r}")
+    return int(value)
+
+
+def as_tensor(data: Any, name: str) -> Tensor:
+    """A tensor, or an array of numbers as one (of any layout and byte order), or an error that names it."""
+    if isinstance(data, np.ma.MaskedArray):
+        raise InputError(f"{name} must hold numbers everywhere, got a masked array: fill or drop what is masked")
+    if isinstance(data, np.ndarray):
+        if data.dtype == object or not (np.issubdtype(data.dtype, np.number) or data.dtype == bool):
+            raise InputError(f"{name} must hold numbers, got an array of dtype {data.dtype}")
+        native = np.dtype(np.float64) if data.dtype == np.longdouble else data.dtype.newbyteorder("=")
+        if data.dtype != native or not data.flags.writeable or min(data.strides, default=0) < 0:
+            data = data.astype(native)
+        data = torch.from_numpy(data)
+    if not isinstance(data, Tensor):
+        raise InputError(f"{name} must be a tensor or an array, got {type(data).__name__}")
+    if data.is_complex():
+        raise InputError(f"{name} must be real, got {data.dtype}")
+    if data.dim() == 0:
+        raise InputError(f"{name} must have a batch dimension, got a single number")
+    return data

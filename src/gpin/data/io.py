@@ -1,0 +1,112 @@
+"""What the readers of files share: damage said in a sentence, and room for what is unpacked."""
+
+import contextlib
+import math
+import mmap
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from gpin._core.errors import InputError
+
+__all__ = ["array_file", "let_go", "listed", "one_line", "reading", "room_for", "temporary_file"]
+
+IN_MEMORY = 2**30
+"""Bytes up to which decoded data is kept in memory; what is larger goes to a temporary file."""
+
+
+@contextlib.contextmanager
+def reading(path: Path, what: str) -> Iterator[None]:
+    """Whatever a reader says about a damaged file becomes a sentence; `what` says what the file should have been."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        raise InputError(f"{path} cannot be read: {one_line(error.strerror)}") from None
+    except Exception as error:  # readers raise anything, from zlib.error to SyntaxError
+        raise InputError(f"{path} is not {what}, or it is damaged: {one_line(error)}") from None
+
+
+def one_line(reason: object, most: int = 200) -> str:
+    """A message, or an error's, without line breaks and of bounded length.
+
+    Example:
+        >>> one_line(ValueError("two\\nlines"))
+        'two lines'
+    """
+    said = "".join(letter if letter.isprintable() else " " for letter in str(reason))
+    said = " ".join(said.split()) or type(reason).__name__
+    return said if len(said) <= most else said[: most - 1] + "…"
+
+
+def listed(names: list[str], most: int = 8) -> str:
+    """Names joined with commas, the first few of them where they are many.
+
+    Example:
+        >>> listed(["a", "b", "c"], most=2)
+        'a,b,…'
+    """
+    return ",".join(names[:most]) + (",…" if len(names) > most else "")
+
+
+def room_for(shape: tuple[int, ...], dtype: DTypeLike, what: str) -> np.ndarray:
+    """An array to be filled: in memory, or from 1 GiB on in a temporary file that vanishes with it."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size <= IN_MEMORY:
+        return np.empty(shape, dtype)
+    with temporary_file(size, what) as file:
+        return np.memmap(file, dtype, "r+", shape=shape)
+
+
+@contextlib.contextmanager
+def temporary_file(size: int, what: str) -> Iterator[IO[bytes]]:
+    """A file without a name and with room for `size` bytes; an array that is mapped to it keeps it alive."""
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise InputError(
+            f"{what} takes {size / 2**30:.1f} GiB unpacked but {folder} has {free / 2**30:.1f} free: set TMPDIR to a "
+            "folder with more room"
+        )
+    with tempfile.TemporaryFile() as file:
+        file.truncate(size)
+        if size and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)  # a full disk is noticed here, not when the map is written to
+        yield file
+
+
+def array_file(file: IO[bytes], size: int) -> np.ndarray:
+    """The array in an open .npy file of `size` bytes, memory-mapped: it stays on disk, and pickles stay unread."""
+    version = np.lib.format.read_magic(file)
+    headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in headers:
+        raise ValueError(f"its .npy version is {version}; versions 1.0 and 2.0 hold plain numbers")
+    shape, fortran_order, dtype = headers[version](file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, not numbers")
+    claimed, held = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if any(n < 0 for n in shape) or claimed > held:
+        raise ValueError(f"its header claims shape {shape}, {claimed} bytes, but {held} follow")
+    if claimed == 0:
+        return np.empty(shape, dtype)  # nothing cannot be mapped
+    return np.memmap(file, dtype, "r", file.tell(), shape, "F" if fortran_order else "C")
+
+
+def let_go(array: np.ndarray) -> None:
+    """Give back the memory through which a large array on disk was read; what is read again is mapped again."""
+    base: object = array
+    while base is not None:
+        # Of a private copy ("c"), the changes would be lost.
+        if isinstance(base, np.memmap) and base.mode in ("r", "r+") and hasattr(mmap, "MADV_DONTNEED"):
+            mapped = getattr(base, "_mmap", None)
+            if isinstance(mapped, mmap.mmap) and len(mapped) > IN_MEMORY:
+                mapped.madvise(mmap.MADV_DONTNEED)
+                return
+        base = getattr(base, "base", None)

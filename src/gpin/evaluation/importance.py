@@ -1,0 +1,150 @@
+"""Importance-weighted log-likelihood, with the diagnostics that say how far to believe it."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Distribution
+
+from gpin._core.errors import InputError
+from gpin.distributions import FlowNormal
+
+__all__ = ["LogLikelihood", "effective_sample_size", "importance_weighted", "pareto_khat"]
+
+
+@dataclass(frozen=True)
+class LogLikelihood:
+    r"""Estimates of log p(x), one an instance, with their diagnostics; tensors are `(batch,)`.
+
+    Attributes:
+        values: log (1/K) Σ_k p(x, z_k) / q(z_k|x), z_k ~ q(z|x): in expectation a lower bound.
+        ess: Effective sample size (Σw)²/Σw², between 1 and K.
+        khat: Pareto shape of the largest weights; above 0.7 the estimate cannot be trusted
+            (NaN where K is too small to tell, under 25).
+        mc_error: Monte-Carlo standard error of each value, by the delta method (NaN for K = 1). It cannot exceed
+            one nat, so where k̂ > 0.7 it says little.
+        elbo: (1/K) Σ_k log p(x, z_k) / q(z_k|x), the proposal's evidence lower bound from the same z_k.
+        samples: K.
+        proposal: Where the z_k came from.
+    """
+
+    values: Tensor
+    ess: Tensor
+    khat: Tensor
+    mc_error: Tensor
+    elbo: Tensor
+    samples: int
+    proposal: str = "encoder"
+
+    @property
+    def mean(self) -> float:
+        """Mean over instances (never over batches)."""
+        return self.values.double().mean().item()
+
+    @property
+    def stderr(self) -> float:
+        """Standard error of `mean` as an estimate for the population of instances (NaN for one instance)."""
+        count = self.values.numel()
+        return self.values.double().std().item() / math.sqrt(count) if count > 1 else math.nan
+
+    @property
+    def mean_mc_error(self) -> float:
+        """The part of the error of `mean` that more samples would remove."""
+        return self.mc_error.double().square().sum().sqrt().item() / self.values.numel()
+
+    def __str__(self) -> str:
+        known = self.khat[~self.khat.isnan()]
+        share = f"k̂ > 0.7 for {100 * (known > 0.7).double().mean():.0f} %" if len(known) else "k̂ unknown for all"
+        return (
+            f"{self.mean:.2f} ± {self.stderr:.2f} nats (K={self.samples}, {self.proposal} proposal, "
+            f"Monte-Carlo error {self.mean_mc_error:.2f}, median ESS {self.ess.median():.1f}, "
+            f"{share} of {self.values.numel()} instances)"
+        )
+
+    @classmethod
+    def join(cls, parts: Iterable["LogLikelihood"]) -> "LogLikelihood":
+        """Several batches as one."""
+        parts = list(parts)
+        names = ("values", "ess", "khat", "mc_error", "elbo")
+        tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+        return cls(**tensors, samples=parts[0].samples, proposal=parts[0].proposal)
+
+
+@torch.no_grad()
+def importance_weighted(
+    log_joint: Callable[[Tensor], Tensor],
+    q: Distribution,
+    samples: int,
+    chunk: int,
+    proposal: str = "encoder",
+) -> LogLikelihood:
+    """Estimate log p(x) for a batch by importance sampling from q.
+
+    Arguments:
+        log_joint: log p(x, z) for z `(samples, batch, d)` → `(samples, batch)`.
+        q: The proposal, batch shape `(batch,)`.
+        samples: K; exactly this many are drawn for every instance.
+        chunk: How many of them `log_joint` and a flow get at a time. It changes the memory, not the result.
+        proposal: What to call q in the result.
+    """
+    if samples < 1:
+        raise InputError(f"samples must be at least 1, got {samples}")
+    if chunk < 1:
+        raise InputError(f"chunk must be at least 1, got {chunk}")
+    if isinstance(q, FlowNormal):  # knows the density of its own samples without an inversion
+        carried = [q.carry(part) for part in q.base.sample((samples,)).split(chunk)]
+        z, log_prob = (torch.cat(parts) for parts in zip(*carried, strict=True))
+    else:
+        z = q.sample((samples,))
+        log_prob = torch.cat([q.log_prob(part) for part in z.split(chunk)])
+    weights = (torch.cat([log_joint(part) for part in z.split(chunk)]) - log_prob).double()
+    values = torch.logsumexp(weights, dim=0) - math.log(samples)
+    ess = effective_sample_size(weights)
+    # The delta method: Var[log w̄] ≈ Var[w]/(K E[w]²), and Var[w]/E[w]² is (K/ESS − 1) K/(K − 1).
+    variance = (1 / ess - 1 / samples).clamp(min=0)
+    mc_error = (variance * samples / (samples - 1)).sqrt() if samples > 1 else ess * math.nan
+    return LogLikelihood(values, ess, pareto_khat(weights), mc_error, weights.mean(0), samples, proposal)
+
+
+def effective_sample_size(log_weights: Float[Tensor, "samples batch"]) -> Float[Tensor, " batch"]:
+    """(Σw)²/Σw² over the first dimension: `(samples, batch)` → `(batch,)`."""
+    return torch.exp(2 * torch.logsumexp(log_weights, 0) - torch.logsumexp(2 * log_weights, 0))
+
+
+def pareto_khat(log_weights: Float[Tensor, "samples batch"]) -> Float[Tensor, " batch"]:
+    """Shape of the generalised Pareto distribution fitted to the largest importance weights.
+
+    Vehtari et al. 2024, Pareto smoothed importance sampling, with the fit of Zhang & Stephens 2009:
+    the tail is the min(K/5, 3√K) largest weights, without those that equal the largest below them, as float32 makes
+    some, unless fewer than five are left. `(samples, batch)` → `(batch,)`; NaN below K = 25, where the tail has fewer
+    than five, and 0 where the tail's weights differ by less than one per cent, which is rounding as much as a tail.
+    """
+    samples = log_weights.shape[0]
+    size = int(min(samples / 5, 3 * math.sqrt(samples)))
+    if size < 5:
+        return torch.full_like(log_weights[0], math.nan)
+    top = log_weights.double().topk(size + 1, dim=0).values
+    top = top - top[:1]
+    cutoff = top[-1:].clamp(min=math.log(torch.finfo(torch.float64).tiny))
+    excess = (top[:-1].exp() - cutoff.exp()).flip(0)  # ascending, (size, batch)
+    excess = excess.clamp(min=torch.finfo(torch.float64).tiny)
+
+    above = (top[:-1] > top[-1:]).sum(0)
+    count = torch.where(above < 5, size, above)  # of the tail, (batch,); it comes last
+    tail = torch.arange(size, device=top.device).unsqueeze(1) >= size - count
+    excess = excess.where(tail, 0.0)
+    grid = 30 + count.sqrt().floor()
+    steps = torch.arange(1, 31 + math.isqrt(size), dtype=torch.float64, device=top.device).unsqueeze(1)
+    quartile = excess.gather(0, (size - count + (count / 4 + 0.5).long() - 1).unsqueeze(0))[0]
+    theta = (1 - (grid / (steps - 0.5)).sqrt()) / (3 * quartile) + 1 / excess[-1]  # (grid, batch)
+    shape = torch.log1p(-theta.unsqueeze(1) * excess).sum(1) / count  # (grid, batch)
+    profile = count * ((-theta / shape).log() - shape - 1)
+    posterior = torch.softmax(profile.where(steps <= grid, -math.inf), dim=0)
+    best = (posterior * theta).sum(0)
+    khat = torch.log1p(-best * excess).sum(0) / count
+    # The weakly informative prior of Vehtari et al.: ten observations' worth of k = 0.5.
+    khat = (count * khat + 5) / (count + 10)
+    return torch.where(top[-1] > -0.01, 0.0, khat).to(log_weights.dtype)

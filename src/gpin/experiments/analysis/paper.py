@@ -1,0 +1,69 @@
+"""The paper's own numbers, from `paper.json`, to stand beside ours.
+
+Methods are named as in gpin, with their count behind a dash: `sa-4`, `rme-5`, `gp`.
+"""
+
+import json
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from gpin.experiments.analysis.statistics import Mark, Summary
+
+__all__ = ["PAPER", "Paper"]
+
+RUNS = 10
+"""Over which its means and standard deviations are taken."""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The tables of Kim & Pavlovic 2021.
+
+    Attributes:
+        log_likelihood: By data set, latent dimension and method: the summary, in nats.
+        marks: Likewise: how the paper marks it.
+        supplement: Likewise: the mean that its supplement has, beside those of a dense decoder.
+        inference_time: By data set and method: milliseconds a batch of 128, at 50 latent dimensions.
+        dense_log_likelihood: By data set, latent dimension and method: with a fully connected decoder.
+        dense_inference_time: Likewise, milliseconds a batch.
+    """
+
+    log_likelihood: dict[str, dict[int, dict[str, Summary]]] = field(default_factory=dict)
+    marks: dict[str, dict[int, dict[str, Mark]]] = field(default_factory=dict)
+    supplement: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)
+    inference_time: dict[str, dict[str, float]] = field(default_factory=dict)
+    dense_log_likelihood: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)
+    dense_inference_time: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)
+
+
+def _read() -> Paper:
+    content: dict[str, Any] = json.loads(
+        (files("gpin.experiments.analysis") / "paper.json").read_text(encoding="utf-8")
+    )
+    likelihood, marks = {}, {}
+    for name, by_dim in content["log_likelihood"].items():
+        columns = {int(dim): column for dim, column in by_dim.items()}
+        likelihood[name] = {
+            dim: {method: Summary(mean, std, RUNS) for method, (mean, std, _) in column.items()}
+            for dim, column in columns.items()
+        }
+        marks[name] = {dim: {method: how for method, (_, _, how) in column.items()} for dim, column in columns.items()}
+    dense = {
+        key: {
+            name: {int(dim): {method: value for method, (value, _) in column.items()} for dim, column in by_dim.items()}
+            for name, by_dim in content[key].items()
+        }
+        for key in ("dense_log_likelihood", "dense_inference_time")
+    }
+    supplement = {
+        name: {
+            int(dim): {method: other for method, (_, other) in column.items() if other is not None}
+            for dim, column in by_dim.items()
+        }
+        for name, by_dim in content["dense_log_likelihood"].items()
+    }
+    return Paper(likelihood, marks, supplement, content["inference_time"], **dense)
+
+
+PAPER = _read()

@@ -1,0 +1,1 @@
+"""Running experiments: jobs, the store of their results, leases, workers and executors."""

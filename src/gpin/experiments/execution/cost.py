@@ -1,0 +1,221 @@
+"""What an experiment would take: runs, parameters, memory and time, from a measured step of every method."""
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gpin._core.threads import threads
+from gpin.data import BENCHMARKS, split_rows
+from gpin.evaluation.grid import grid_scores
+from gpin.experiments.analysis.tables import ResultTable
+from gpin.experiments.execution.jobs import Job
+from gpin.experiments.protocols import ROWS, Entry
+from gpin.vae import VAE, build
+
+__all__ = ["Expense", "expense"]
+
+STEPS, POINTS = 3, 8
+"""Training steps and test points that are measured."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Runs that differ in nothing but their seeds.
+
+    Attributes:
+        row: The method.
+        data: The data set.
+        latent_dim: d.
+        runs: How many.
+        parameters: Of each.
+        step_seconds: A training step.
+        run_seconds: All steps, validations and scores of a run.
+    """
+
+    row: str
+    data: str
+    latent_dim: int
+    runs: int
+    parameters: int
+    step_seconds: float
+    run_seconds: float
+
+
+@dataclass(frozen=True)
+class Expense:
+    """What it would take.
+
+    Attributes:
+        kinds: Of runs.
+        workers: At a time.
+        threads: Of each worker.
+        memory: Peak of this process while it measured, bytes: a worker's needs more for data and scores.
+    """
+
+    kinds: Sequence[Kind]
+    workers: int
+    threads: int
+    memory: int
+
+    @property
+    def seconds(self) -> float:
+        """All runs, shared among the workers; no less than the longest."""
+        shared = sum(kind.runs * kind.run_seconds for kind in self.kinds) / self.workers
+        return max([shared, *(kind.run_seconds for kind in self.kinds)])
+
+    @property
+    def runs(self) -> int:
+        """All."""
+        return sum(kind.runs for kind in self.kinds)
+
+    def record(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        kinds = [vars(kind) for kind in self.kinds]
+        return {
+            "runs": self.runs,
+            "workers": self.workers,
+            "threads": self.threads,
+            "seconds": self.seconds,
+            "memory_bytes": self.memory,
+            "kinds": kinds,
+        }
+
+    def table(self, title: str) -> ResultTable:
+        """For a person."""
+        rows = [
+            [
+                f"{kind.data} d={kind.latent_dim} {ROWS[kind.row].title}",
+                str(kind.runs),
+                f"{kind.parameters:,}",
+                f"{1000 * kind.step_seconds:.0f} ms",
+                _duration(kind.run_seconds),
+                _duration(kind.runs * kind.run_seconds),
+            ]
+            for kind in self.kinds
+        ]
+        notes = [
+            f"{self.runs:,} runs, {_duration(self.seconds)} with {_counted(self.workers, 'worker')} of "
+            f"{_counted(self.threads, 'thread')} at the speed just measured on this machine. "
+            f"{self.memory / 2**20:,.0f} MB to train; data and scores come on top."
+        ]
+        return ResultTable(title, ["", "runs", "parameters", "a step", "a run", "all runs"], rows, notes=notes)
+
+
+def expense(entries: Sequence[Entry], workers: int, each: int = 1) -> Expense:
+    """Measure a step and a score of every kind of run.
+
+    Arguments:
+        entries: The runs.
+        workers: At a time.
+        each: Threads of a worker.
+    """
+    kinds: dict[tuple[str, str, int], list[Entry]] = {}
+    for entry in entries:
+        kinds.setdefault((entry.data, entry.row, entry.latent_dim), []).append(entry)
+    with threads(each):
+        measured = [_kind(same) for same in kinds.values()]
+    return Expense(measured, workers, each, _peak_memory())
+
+
+def _kind(same: Sequence[Entry]) -> Kind:
+    entry, job = same[0], same[0].job
+    model, training = job.settings.model, job.settings.training
+    shape = BENCHMARKS[job.data].shape
+    vae = build(shape, model.method, model.latent_dim, architecture=model.architecture, seed=0, **model.options)
+    x = torch.rand(training.batch_size, *shape, generator=torch.Generator().manual_seed(0))
+    vae.prepare([x])
+    train, validation, test = _counts(job)
+    batches = math.ceil(train / training.batch_size), math.ceil(validation / training.batch_size)
+    stages = vae.inference.stages()
+    shares = sum(stage.share for stage in stages)
+    step = epoch = 0.0
+    for i, stage in enumerate(stages):  # a recursive mixture grows
+        vae.inference.begin_stage(i)
+        own, check = _step_seconds(vae, x, training.learning_rate), _check_seconds(vae, x)
+        step += own * stage.share / shares
+        epoch += (batches[0] * own + batches[1] * check) * stage.share / shares
+    run = training.epochs * epoch + test * _point_seconds(vae, x[:POINTS], job)
+    return Kind(entry.row, entry.data, entry.latent_dim, len(same), _size(vae), step, run)
+
+
+def _check_seconds(vae: VAE, x: torch.Tensor) -> float:
+    vae.eval()
+    with torch.no_grad():
+        return _seconds(lambda: vae.elbo(x))
+
+
+def _point_seconds(vae: VAE, x: torch.Tensor, job: Job) -> float:
+    """To score an instance."""
+    vae.eval()
+    taken = sum(_seconds(lambda p=p: vae.log_likelihood(x, job.scoring.samples, p)) for p in PROPOSALS)
+    if job.scoring.grid:
+        taken += _seconds(lambda: grid_scores(vae, x))
+    return taken / len(x)
+
+
+PROPOSALS = ("encoder", "refined")
+
+
+def _counts(job: Job) -> tuple[int, int, int]:
+    """Instances for training, validation and scores, of the original data set."""
+    count, test = BENCHMARKS[job.data].counts
+    rows = split_rows(count, test is not None, 0)
+    sizes = len(rows.train), len(rows.validation), test if rows.test is None else len(rows.test)
+    limits = job.settings.data.limit, job.settings.data.validation_limit, job.scoring.instances
+    few = [min(size or 0, limit or size or 0) for size, limit in zip(sizes, limits, strict=True)]
+    return few[0], few[1], few[2]
+
+
+def _step_seconds(vae: VAE, x: torch.Tensor, rate: float) -> float:
+    vae.train()
+    optimiser = torch.optim.Adam(vae.parameters(), rate, fused=True)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        vae.loss(x).backward()
+        optimiser.step()
+
+    step()  # the first one is slower
+    return statistics.median(_seconds(step) for _ in range(STEPS))
+
+
+def _seconds(call: Any) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def _size(vae: VAE) -> int:
+    return sum(p.numel() for p in vae.parameters())
+
+
+def _peak_memory() -> int:
+    try:
+        import resource
+    except ModuleNotFoundError:  # not on Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # bytes there, kilobytes elsewhere
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("s" if count != 1 else "")
+
+
+def _duration(seconds: float) -> str:
+    """A time as a person says it.
+
+    Example:
+        >>> _duration(40), _duration(4000), _duration(400000)
+        ('40 s', '1.1 h', '4.6 days')
+    """
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,240 @@
+"""Where workers run: processes of this machine, Slurm's job arrays, or a Ray cluster.
+
+All of them run `worker.work_off`, and what one has begun another can finish: the store keeps everything.
+"""
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpin._core.errors import InputError, TrainingError
+from gpin.data import data_folder
+from gpin.data.io import one_line
+from gpin.experiments.execution.jobs import Job
+from gpin.experiments.execution.store import Store
+from gpin.experiments.execution.worker import LOG, work_off, worker_name, write_plan
+
+__all__ = ["EXECUTORS", "run_local", "run_ray", "run_slurm"]
+
+DEATHS = 3
+"""Workers that may die in a row without having begun a job before the driver starts no more."""
+RETRIES = 100
+"""How often Ray starts a worker that died again, and Slurm one whose time was over."""
+PATIENCE = 20.0
+"""Seconds that a worker has to end when it is told to."""
+POLL = 0.5
+"""Seconds between two looks at the workers."""
+
+Watch = Callable[[], None]
+
+
+def run_local(
+    store: Store, jobs: Sequence[Job], workers: int, threads: int = 1, watch: Watch = lambda: None, **_: Any
+) -> None:
+    """Do all jobs in processes of this machine; a worker that dies is replaced, and a job of which many die has failed.
+
+    Arguments:
+        store: Where the results go.
+        jobs: What to do.
+        workers: Processes at a time.
+        threads: Of each.
+        watch: Called again and again while they work.
+    """
+    _check(workers, threads)
+    plan = write_plan(store, jobs)
+    # -P: files of the folder one is in are nobody's modules.
+    command = [sys.executable, "-P", "-m", work_off.__module__, str(store.root), str(plan)]
+    command += [str(threads), str(os.getpid())]
+    waiting = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": str(threads)}
+    log = store.root / LOG
+    alive: list[subprocess.Popen[bytes]] = []
+    left, deaths = store.left(jobs), 0
+    try:
+        with open(log, "ab") as output:
+            while True:
+                ended = [process for process in alive if process.poll() is not None]
+                alive = [process for process in alive if process.returncode is None]
+                before, left = left, store.left(jobs)
+                died = {worker_name(process.pid) for process in ended if process.returncode != 0}
+                began = any(died.intersection(store.attempts(job)) for job in left) if died else False
+                deaths = 0 if began or len(left) < len(before) else deaths + len(died)
+                if not alive and not left:
+                    return
+                if not alive and deaths > DEATHS:
+                    raise TrainingError(f"{deaths} workers died in a row with nothing done: {log} may say why")
+                free = [job for job in left if not store.running(job)]
+                while free and deaths <= DEATHS and len(alive) < min(workers, len(left)):
+                    alive.append(
+                        subprocess.Popen(
+                            command,
+                            env=os.environ | waiting,
+                            stdout=output,
+                            stderr=output,
+                            stdin=subprocess.DEVNULL,
+                            start_new_session=True,  # Ctrl-C is for the driver, which ends them
+                        )
+                    )
+                watch()
+                time.sleep(POLL)
+    finally:
+        for process in alive:
+            process.terminate()
+        for process in alive:
+            try:
+                process.wait(timeout=PATIENCE)
+            except subprocess.TimeoutExpired:  # it can lose nothing
+                process.kill()
+                process.wait()
+
+
+class _SlurmWorker:
+    """`work_off` that submitit queues again when its time is over: the next one goes on where this one stood."""
+
+    def __call__(self, *arguments: Any) -> None:
+        work_off(*arguments)
+
+    def checkpoint(self, *arguments: Any) -> Any:
+        """What to submit in place of this one."""
+        return _package("submitit", "slurm").helpers.DelayedSubmission(self, *arguments)
+
+
+def run_slurm(
+    store: Store,
+    jobs: Sequence[Job],
+    workers: int,
+    threads: int = 1,
+    watch: Watch = lambda: None,
+    *,
+    cluster: str | None = None,
+    options: dict[str, Any] | None = None,
+    **_: Any,
+) -> None:
+    """Submit an array of workers to Slurm and watch it; the driver may be stopped, the workers go on.
+
+    When all of them have died and got somewhere on the way, there is another array for what is left.
+
+    Arguments:
+        store: Where the results go; every node must see it.
+        jobs: What to do.
+        workers: Tasks of the array.
+        threads: CPUs of each.
+        watch: Called again and again while they work.
+        cluster: "local" runs the same on this machine, for tests; by default Slurm.
+        options: More for submitit, such as {"timeout_min": 600, "slurm_partition": "gpu"}.
+    """
+    _check(workers, threads)
+    submitit = _package("submitit", "slurm")
+    if cluster is None and shutil.which("srun") is None:
+        raise InputError("there is no Slurm here: srun is not found; --executor local runs on this machine")
+    folder = str((store.root / "slurm").resolve())
+    executor = submitit.AutoExecutor(folder=folder, cluster=cluster or "slurm", slurm_max_num_timeout=RETRIES)
+    defaults = {"name": "gpin", "cpus_per_task": threads, "timeout_min": 24 * 60}
+    try:
+        executor.update_parameters(**{**defaults, **(options or {})})
+    except (AssertionError, NameError, TypeError, ValueError) as error:
+        raise InputError(f"submitit does not take these options of Slurm: {one_line(error)}") from None
+    arguments = str(store.root.resolve()), str(write_plan(store, jobs).resolve()), threads, folder
+    while left := store.left(jobs):
+        before = _standing(store, jobs)
+        count = min(workers, len(left))
+        try:
+            tasks = executor.map_array(_SlurmWorker(), *([argument] * count for argument in arguments))
+        except submitit.core.utils.FailedJobError as error:
+            raise TrainingError(f"Slurm does not take the workers: {one_line(error)}") from None
+        while not all(task.done() for task in tasks):
+            watch()
+            time.sleep(POLL)
+        if all(task.exception() is None for task in tasks):
+            return
+        cancelled = any("CANCELLED" in task.state for task in tasks)
+        if cancelled or _standing(store, jobs) == before:
+            _check_done(store, jobs, f"{folder} may say why")
+            return
+
+
+def run_ray(
+    store: Store,
+    jobs: Sequence[Job],
+    workers: int,
+    threads: int = 1,
+    watch: Watch = lambda: None,
+    *,
+    address: str | None = None,
+    **_: Any,
+) -> None:
+    """Do all jobs on a Ray cluster; a worker that dies is started again elsewhere, and all share the GPUs.
+
+    Arguments:
+        store: Where the results go; every node must see it.
+        jobs: What to do.
+        workers: Tasks at a time.
+        threads: CPUs of each.
+        watch: Called again and again while they work.
+        address: Of the cluster, such as "auto"; by default a cluster of this machine alone.
+    """
+    _check(workers, threads)
+    ray = _package("ray", "ray")
+    plan = str(write_plan(store, jobs).resolve())
+    ray.init(
+        address=address or "local",  # None would join a cluster that happens to run here
+        num_cpus=None if address else workers * threads,
+        log_to_driver=False,
+        logging_level="ERROR",
+        runtime_env={"env_vars": {"GPIN_DATA": str(data_folder().resolve()), "OMP_NUM_THREADS": str(threads)}},
+    )
+    try:
+        # A task that asks for no GPU sees none.
+        gpus = min(1.0, ray.cluster_resources().get("GPU", 0) / workers)
+        task = ray.remote(work_off).options(
+            num_cpus=threads, num_gpus=math.floor(1e4 * gpus) / 1e4, max_retries=RETRIES
+        )
+        waiting = [task.remote(str(store.root.resolve()), plan, threads, "Ray's log") for _ in range(workers)]
+        reason = None
+        while waiting:
+            ended, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=POLL)
+            watch()
+            for one in ended:
+                try:
+                    ray.get(one)
+                except ray.exceptions.RayError as error:  # the others may do without it
+                    reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
+    finally:
+        ray.shutdown()
+    if reason is not None:
+        _check_done(store, jobs, reason)
+
+
+def _standing(store: Store, jobs: Sequence[Job]) -> tuple[int, int]:
+    """How many jobs are left, and how many workers died of them: what changes when workers get anywhere."""
+    left = store.left(jobs)
+    return len(left), sum(len(store.attempts(job)) for job in left)
+
+
+def _check_done(store: Store, jobs: Sequence[Job], reason: str) -> None:
+    """Complain of jobs that are neither done nor failed though no worker is left."""
+    if left := store.left(jobs):
+        raise TrainingError(f"no worker is left, and {len(left)} of {len(jobs)} runs are not done: {reason}")
+
+
+def _check(workers: int, threads: int) -> None:
+    for name, value in (("workers", workers), ("threads", threads)):
+        if value < 1:
+            raise InputError(f"the number of {name} must be at least 1, got {value}")
+
+
+def _package(name: str, extra: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise InputError(f"this executor needs the package {name}: pip install 'gpin[{extra}]'") from None
+
+
+EXECUTORS = {"local": run_local, "slurm": run_slurm, "ray": run_ray}
+"""By name."""

@@ -1,0 +1,1 @@
+"""Per-instance improvement of a posterior."""

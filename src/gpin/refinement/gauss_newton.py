@@ -1,0 +1,106 @@
+r"""Gauss–Newton on log p(x, z): the posterior's mode, and the Gaussian with its curvature.
+
+With J = ∂g/∂z for the decoder g, and the likelihood's score r and precision W at g(z),
+
+.. math:: \Lambda = J^\top W J + I, \qquad \delta = \Lambda^{-1} (J^\top r - z)
+
+δ is the Gauss–Newton step, and N(z, Λ⁻¹) the Laplace approximation. For a Gaussian likelihood
+W = I/σ² and r = (x − g)/σ². Jacobians are forward-mode, so that any decoder will do.
+"""
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gpin._core.errors import InputError
+from gpin.distributions import PrecisionNormal
+from gpin.generative import Generative
+
+__all__ = ["jacobian", "linearise", "newton_step", "refine"]
+
+CHUNK = 2**19
+"""Entries of a Jacobian that are held at a time: what a cache holds is faster than what memory does."""
+
+HALVINGS = 12
+
+
+def jacobian(model: Generative, z: Tensor) -> tuple[Tensor, Tensor]:
+    """g(z) and ∂g/∂z of the decoder: z `(batch, d)` → `(batch, *shape)` and `(d, batch, *shape)`."""
+    size = z.shape[-1]
+    directions = torch.eye(size, dtype=z.dtype, device=z.device).unsqueeze(1).expand(size, *z.shape)
+
+    def along(direction: Tensor) -> Any:
+        return torch.func.jvp(model.decoder, (z,), (direction,))
+
+    return torch.func.vmap(along, out_dims=(None, 0))(directions)  # type: ignore[arg-type]
+
+
+def linearise(
+    model: Generative, x: Tensor, z: Float[Tensor, "batch d"]
+) -> tuple[Float[Tensor, "batch d d"], Float[Tensor, "batch d"]]:
+    """Λ's Cholesky factor `(batch, d, d)` and the gradient Jᵀr − z of log p(x, z) `(batch, d)` at z."""
+    size = z.shape[-1]
+    rows = max(1, CHUNK // (size * math.prod(x.shape[1:])))
+    factors, gradients = [], []
+    for x_part, z_part in zip(x.split(rows), z.split(rows), strict=True):
+        output, slopes = jacobian(model, z_part)
+        score, precision = model.likelihood.score_and_precision(x_part, output)
+        slopes = slopes.flatten(2).transpose(0, 1)  # (batch, d, D)
+        roots = slopes * precision.flatten(1).unsqueeze(1).sqrt()  # W^½ J, so that its Gram matrix is JᵀWJ
+        factors.append(_cholesky(roots))
+        gradients.append((slopes @ score.flatten(1).unsqueeze(-1)).squeeze(-1) - z_part)
+    return torch.cat(factors), torch.cat(gradients)
+
+
+def _cholesky(roots: Tensor) -> Tensor:
+    """The Cholesky factor of A Aᵀ + I for A `(batch, d, D)`; in float64 where float32 loses the I."""
+    eye = torch.eye(roots.shape[1], dtype=roots.dtype, device=roots.device)
+    factor, failed = torch.linalg.cholesky_ex(roots @ roots.mT + eye)
+    if failed.any() and roots.dtype != torch.float64:
+        return _cholesky(roots.double()).to(roots.dtype)
+    if failed.any():
+        raise InputError("the posterior precision at z is not positive definite: the model's numbers are not finite")
+    return factor
+
+
+def newton_step(factor: Float[Tensor, "batch d d"], gradient: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
+    """Λ⁻¹ gradient from Λ's Cholesky factor: `(batch, d)`."""
+    return torch.cholesky_solve(gradient.unsqueeze(-1), factor).squeeze(-1)
+
+
+@torch.no_grad()
+def refine(model: Generative, x: Tensor, z: Tensor, steps: int, tolerance: float = 0.0) -> PrecisionNormal:
+    """Damped Gauss–Newton steps from z, each halved per instance until log p(x, z) does not fall.
+
+    Arguments:
+        model: The generative model.
+        x: `(batch, *shape)`.
+        z: Where to start, `(batch, d)`.
+        steps: How many at most; 0 gives the Gaussian with the curvature at z.
+        tolerance: Nats; an instance whose log p(x, z) gains no more by a step has settled, and takes no other.
+    """
+    value = model.log_joint(x, z)
+    moving = torch.arange(len(x), device=x.device)
+    for _ in range(steps):
+        factor, gradient = linearise(model, x[moving], z[moving])
+        step, before = newton_step(factor, gradient), value[moving]
+        pending = torch.arange(len(moving), device=x.device)
+        for _ in range(HALVINGS):
+            rows = moving[pending]
+            trial = z[rows] + step[pending]
+            reached = model.log_joint(x[rows], trial)
+            better = reached >= value[rows]
+            z[rows[better]] = trial[better]
+            value[rows[better]] = reached[better]
+            pending = pending[~better]
+            if not len(pending):
+                break
+            step = step / 2
+        moving = moving[value[moving] - before > tolerance]
+        if not len(moving):
+            break
+    factor, _ = linearise(model, x, z)
+    return PrecisionNormal(z, factor)

@@ -1,0 +1,344 @@
+"""Runs on the same data, scored and compared: table rows and sentences."""
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from gpin._core.errors import InputError
+from gpin._core.files import as_path
+from gpin._core.inputs import check_seed, whole_number
+from gpin.data import DataSet
+from gpin.evaluation.importance import LogLikelihood
+from gpin.report import Table, numbers
+from gpin.report.numbers import Correlation, mean_and_error, plus_minus, share_above
+from gpin.runs.apply import Evaluation, batches, column_names
+from gpin.runs.folder import Run, Tell, open_run
+from gpin.runs.report.differences import refuse_other_data, short_names
+from gpin.runs.report.scores import Scored, column_moments, score
+
+__all__ = ["Comparison", "caution", "compare", "differences", "listed", "relation", "score_rows", "summary", "verdict"]
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Scored runs on the same data, the first of which the others are compared with.
+
+    Attributes:
+        scored: At least one.
+        data: What all of them learnt.
+        samples: K, the proposals of a log-likelihood.
+        seed: Of all noise.
+    """
+
+    scored: Sequence[Scored]
+    data: DataSet
+    samples: int
+    seed: int
+
+    @property
+    def images(self) -> bool:
+        """Whether an instance is an image, else it is a row of a table."""
+        return len(self.data.shape) == 3
+
+    @property
+    def noun(self) -> str:
+        """What an instance is called."""
+        return "image" if self.images else "row"
+
+    @property
+    def one(self) -> str:
+        """The same, with its article."""
+        return "an image" if self.images else "a row"
+
+    def several(self, count: int) -> str:
+        """So many instances, in words."""
+        return f"{count:,} {self.noun}{'' if count == 1 else 's'}"
+
+    @property
+    def refined_count(self) -> str:
+        """On how many instances refined log-likelihoods are."""
+        count, total = len(self.scored[0].chosen), len(self.data.test)
+        return f"all {count:,}" if count == total else f"{count:,} of {total:,}, chosen at random"
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of a table's columns."""
+        return column_names(self.scored[0].run)
+
+    @cached_property
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of every column of the test part, in the units of the data."""
+        return column_moments(batches(self.data.test), self.data.scaling)
+
+    def comparable(self, other: Scored) -> bool:
+        """Whether log-likelihoods mean the same as the first run's: both densities or both probabilities."""
+        return other.run.model.likelihood.kind == self.scored[0].run.model.likelihood.kind
+
+    def difference(self, other: Scored, proposal: str) -> tuple[float, float]:
+        """Log-likelihood by a run less that by the first, paired: the mean over instances, and its standard error."""
+        return mean_and_error(other.likelihood(proposal).values - self.scored[0].likelihood(proposal).values)
+
+
+def compare(
+    folders: Sequence[Path],
+    *,
+    samples: int = 100,
+    limit: int | None = 1000,
+    seed: int = 0,
+    data: str | os.PathLike[str] | None = None,
+    tell: Tell,
+) -> Comparison:
+    """Open and score runs, see `write_report`."""
+    samples, seed = whole_number(samples, "samples"), check_seed(seed)
+    limit = None if limit is None else whole_number(limit, "limit")
+    folders = [as_path(folder, "the run") for folder in folders]
+    if not folders:
+        raise InputError("a report needs at least one run: give its folder")
+    places = [folder.resolve() for folder in folders]
+    for i, place in enumerate(places):
+        if place in places[:i]:
+            raise InputError(f"{folders[i]} is given twice: name each run once")
+    runs = [open_run(folder) for folder in folders]
+    refuse_other_data(runs)
+    found = _data(runs, data)
+    named = zip(short_names(runs), runs, strict=True)
+    scored = [score(name, run, found, samples=samples, limit=limit, seed=seed, tell=tell) for name, run in named]
+    return Comparison(scored, found, samples, seed)
+
+
+def _data(runs: Sequence[Run], location: str | os.PathLike[str] | None) -> DataSet:
+    """The data of all runs, from the first place where it still is."""
+    errors = []
+    for run in runs:
+        try:
+            return run.data(location)
+        except InputError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+# The table ------------------------------------------------------------------------------------------
+
+
+def score_rows(comparison: Comparison) -> list[list[str]]:
+    """The comparison, line by line; a label that begins with a dot tells more about the row above."""
+    scored, noun, k = comparison.scored, comparison.noun, comparison.samples
+    total, count = len(comparison.data.test), len(scored[0].chosen)
+
+    def row(label: str, note: str, cells: Iterable[str]) -> list[str]:
+        return [f"{label}\n{note}", *cells]
+
+    def diagnostics(proposal: str) -> list[list[str]]:
+        scores, first = [one.likelihood(proposal) for one in scored], proposal == "encoder"
+        return [
+            row(
+                "· Monte-Carlo error",
+                "of the mean, its random part only; too small where k̂ > 0.7; lower is better" if first else "",
+                [_known(f"± {each.mean_mc_error:.2f}", each.mean_mc_error) for each in scores],
+            ),
+            row(
+                f"· effective samples of {k}",
+                "how many of them count; median; higher is better" if first else "",
+                [f"{each.ess.median():.1f}" for each in scores],
+            ),
+            row(
+                f"· {noun}s with k̂ > 0.7",
+                "share where too few count; lower is better" if first else "",
+                [_known(f"{100 * share_above(each.khat):.0f}%", share_above(each.khat)) for each in scores],
+            ),
+        ]
+
+    same = [
+        row(
+            f"· by the encoder’s proposals, same {count:,}",
+            "to compare with the line above",
+            [plus_minus(*mean_and_error(one.likelihood("encoder").values[one.chosen])) for one in scored],
+        )
+    ]
+    elbo = [one.elbo for one in scored]
+    return [
+        row(
+            "Test log-likelihood",
+            f"how probable the model finds {comparison.one}: nats ± standard error, from {k} proposals of the encoder; "
+            f"on all {total:,}; higher is better",
+            [_score(one.likelihood("encoder")) for one in scored],
+        ),
+        *diagnostics("encoder"),
+        row(
+            "Refined log-likelihood",
+            f"the same, from {k} proposals fitted to each {noun}: scores the model, not the encoder; on "
+            f"{comparison.refined_count}; higher is better",
+            [_score(one.likelihood("refined")) for one in scored],
+        ),
+        *(same if count < total else []),
+        *diagnostics("refined"),
+        row(
+            "Bits per dimension",
+            _bits_note(comparison),
+            [_bits(one.encoder) for one in scored],
+        ),
+        row("· refined", f"on {comparison.refined_count}", [_bits(one.refined) for one in scored]),
+        row(
+            "ELBO",
+            "the bound that training raises: reconstruction − KL − KL of weights; ± standard error; higher is better",
+            [plus_minus(*mean_and_error(each.value)) for each in elbo],
+        ),
+        row(
+            "· reconstruction",
+            f"how probable {comparison.one} is, given its code",
+            [_mean(each.reconstruction) for each in elbo],
+        ),
+        row("· KL", "what the code tells beyond its prior", [_mean(each.kl) for each in elbo]),
+        row(
+            "· KL of weights",
+            "the cost of random weights, shared by the training part",
+            [_mean(each.weight_kl) for each in elbo],
+        ),
+        row("Parameters", "of encoder and decoder", [f"{one.parameters:,}" for one in scored]),
+        row("Training time", "of all epochs, on the machine named below", [_time(one) for one in scored]),
+        row(
+            "Best epoch",
+            f"whose weights are shown: the best on validation {noun}s",
+            [f"{one.history.best} of {len(one.history.epochs)}" if one.history.best else "—" for one in scored],
+        ),
+    ]
+
+
+def _mean(values: Tensor) -> str:
+    """A mean over instances in two decimals, with a true minus sign."""
+    return plus_minus(mean_and_error(values)[0], math.nan)
+
+
+def _score(found: LogLikelihood) -> str:
+    return plus_minus(found.mean, found.stderr)
+
+
+def _bits(found: Evaluation) -> str:
+    return plus_minus(found.bits_per_dim, math.nan, digits=3)
+
+
+def _bits_note(comparison: Comparison) -> str:
+    note = "the log-likelihood in bits, for each number of the data"
+    if any(one.run.model.likelihood.kind == "gaussian" for one in comparison.scored):
+        unit = "grey levels from 0 to 255" if comparison.data.scaling.kind == "pixels" else "the units of the data"
+        note += f"; of a density in {unit}, so below zero is possible"
+    return f"{note}; lower is better"
+
+
+def _time(one: Scored) -> str:
+    seconds = one.history.seconds
+    if not one.history.epochs:
+        return "—"
+    if seconds < 120:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _known(text: str, value: float) -> str:
+    return text if math.isfinite(value) else "—"
+
+
+def _paired(comparison: Comparison, other: Scored, proposal: str) -> str:
+    """A paired difference in words that claim no more than it shows."""
+    mean, stderr = comparison.difference(other, proposal)
+    if not stderr > 0:
+        return f"{_signed(mean, math.nan)} nats"
+    errors = abs(mean) / stderr
+    better = other if mean > 0 else comparison.scored[0]
+    words = "not significant" if errors < 2 else f"in favour of {better.name}"
+    return f"{_signed(mean, stderr)} nats, {words} ({errors:.1f} standard errors)"
+
+
+def _signed(mean: float, stderr: float) -> str:
+    return ("+" if mean >= 0 else "") + plus_minus(mean, stderr)
+
+
+OTHER_KIND = "their likelihoods are of different kinds, a density and a probability, which cannot be compared"
+
+
+def verdict(comparison: Comparison) -> str:
+    """Which of two models is better, if that can be said."""
+    first, other = comparison.scored
+    if not comparison.comparable(other):
+        return f"{other.name} and {first.name}: {OTHER_KIND}."
+    return (
+        f"Log-likelihood by {other.name} less that by {first.name}, {comparison.noun} by {comparison.noun}: "
+        f"{_paired(comparison, other, 'encoder')}. With refined proposals, on {comparison.refined_count}: "
+        f"{_paired(comparison, other, 'refined')}. {_caveat(comparison)}"
+    )
+
+
+def summary(comparison: Comparison) -> str:
+    """Which of several models are better than the first."""
+    first, *others = comparison.scored
+    groups: dict[str, list[str]] = {}
+    for other in others:
+        mean, stderr = comparison.difference(other, "refined")
+        if not comparison.comparable(other):
+            group = "not comparable"
+        elif not abs(mean) >= 2 * stderr:
+            group = "not significantly different"
+        else:
+            group = "better" if mean > 0 else "worse"
+        groups.setdefault(group, []).append(other.name)
+    order = ("better", "worse", "not significantly different", "not comparable")
+    found = "; ".join(f"{group} — {listed(groups[group])}" for group in order if group in groups)
+    return (
+        f"Compared with {first.name} by refined log-likelihood, {comparison.noun} by {comparison.noun}: {found}. "
+        + _caveat(comparison)
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names that may hold commas themselves."""
+    return (" and " if len(names) == 2 else " · ").join(names)
+
+
+def _caveat(comparison: Comparison) -> str:
+    return f"The errors cover the choice of test {comparison.noun}s only: with another seed, the sign may turn."
+
+
+def differences(comparison: Comparison) -> Table:
+    """Every other run's paired difference to the first."""
+    first, *others = comparison.scored
+    rows = []
+    for other in others:
+        cells = [
+            _signed(*comparison.difference(other, proposal)) if comparison.comparable(other) else "—"
+            for proposal in ("encoder", "refined")
+        ]
+        rows.append([other.name, *cells])
+    caption = (
+        f"Log-likelihood less that by {first.name}, {comparison.noun} by {comparison.noun}: nats ± standard error."
+    )
+    return Table(["", "encoder’s proposals", "refined"], rows, caption)
+
+
+def caution(comparison: Comparison) -> str:
+    """How far to believe the estimates."""
+    encoder, refined = (
+        max(share_above(one.likelihood(proposal).khat) for one in comparison.scored)
+        for proposal in ("encoder", "refined")
+    )
+    return numbers.caution(encoder, refined, f"{comparison.noun}s")
+
+
+def relation(comparison: Comparison, one: Scored) -> str:
+    """What the uncertainty says about the gap, in words that claim no more than it shows."""
+    assert one.uncertainty is not None
+    found = Correlation.of(one.uncertainty[one.chosen], one.gap)
+    baseline = Correlation.of(-one.refined.elbo.value, one.gap)
+    count = comparison.several(len(one.chosen))
+    if math.isnan(found.rho):
+        return f"Uncertainty against the encoder’s gap: {count} cannot be ranked."
+    return (
+        f"Uncertainty of {one.name} against its gap (refined log-likelihood − ELBO): Spearman correlation {found} over "
+        f"{count} of the test part, so {found.in_words('where the gap is larger')}. The negative ELBO, the baseline, "
+        f"has {baseline}."
+    )

@@ -1,0 +1,136 @@
+"""In what several runs differ: whether they can be compared, what to call them, and their settings side by side."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpin._core.errors import InputError
+from gpin._core.files import read_record
+from gpin.data import DataConfig
+from gpin.runs.folder import FORMAT, VERSION, Run, versions
+
+__all__ = ["differing", "flat_settings", "refuse_other_data", "short_names", "surroundings"]
+
+
+def refuse_other_data(runs: Sequence[Run]) -> None:
+    """Raise unless all runs learnt from the same data, read, scaled and split alike."""
+    first = runs[0]
+    for other in runs[1:]:
+        both = f"{first.folder} and {other.folder}"
+        if other.fingerprint != first.fingerprint:
+            raise InputError(f"{both} were trained on different data: make one page for each data set")
+        if other.settings.data != first.settings.data:
+            a, b = (_flat(run.settings.data.model_dump(mode="json")) for run in (first, other))
+            name = next(key for key in {**a, **b} if a.get(key) != b.get(key))
+            said = {"seed": "split_seed"}.get(name, name.removeprefix("source."))
+            raise InputError(
+                f"{both} read, scaled or split the same data differently ({said} is {_text(a.get(name))} and "
+                f"{_text(b.get(name))}), so their numbers cannot be compared: make one page for each"
+            )
+
+
+def short_names(runs: Sequence[Run]) -> list[str]:
+    """What to call each run: its method, and where that is another's too, what tells them apart."""
+    names = [run.model.method for run in runs]
+    for method in dict.fromkeys(names):
+        group = [i for i, run in enumerate(runs) if run.model.method == method]
+        if len(group) > 1:
+            for i, name in zip(group, _told_apart(method, [runs[i] for i in group]), strict=True):
+                names[i] = name
+    return names
+
+
+def _told_apart(method: str, runs: Sequence[Run]) -> list[str]:
+    """Names with as few settings as it takes: one is added where it tells more of the runs apart."""
+    settings = [flat_settings(run) for run in runs]
+    names, distinct = [method] * len(runs), 1
+    for key in differing(settings):
+        longer = [f"{name}, {key} {mine.get(key, '—')}" for name, mine in zip(names, settings, strict=True)]
+        if len(set(longer)) > distinct:
+            names, distinct = longer, len(set(longer))
+    if distinct == len(runs):
+        return names
+    folders = [run.folder.resolve().name for run in runs]
+    marks = folders if len(set(folders)) == len(runs) else [str(i + 1) for i in range(len(runs))]
+    return [f"{name}, {mark}" for name, mark in zip(names, marks, strict=True)]
+
+
+def flat_settings(run: Run) -> dict[str, str]:
+    """Model and training with every option decided, as text by the name it has in `key=value`."""
+    model = run.model
+    training = run.settings.training.model_dump(mode="json")
+    seed = training.pop("seed")
+    found = {
+        "method": model.method,
+        "latent_dim": model.latent_dim,
+        **model.options,
+        **{"likelihood" if k == "kind" else f"likelihood.{k}": v for k, v in _likelihood(run).items()},
+        **{f"architecture.{name}": value for name, value in model.architecture.model_dump(mode="json").items()},
+        **training,
+        "start": None if run.start is None else f"weights {run.start[:8]}",
+        "seed": seed,
+    }
+    return {name: _text(value) for name, value in found.items()}
+
+
+def _likelihood(run: Run) -> dict[str, Any]:
+    """Its options; a Bernoulli has none but its kind."""
+    config = run.model.likelihood
+    return config.model_dump(mode="json") if config.kind == "gaussian" else {"kind": config.kind}
+
+
+def differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """Names of the settings that those who have them do not share, in order.
+
+    Example:
+        >>> differing([{"method": "gp", "covariance": "full", "seed": "0"}, {"method": "vae", "seed": "0"}])
+        ['method']
+    """
+    names = dict.fromkeys(name for mine in settings for name in mine)
+    return [name for name in names if len({mine[name] for mine in settings if name in mine}) > 1]
+
+
+def data_settings(config: DataConfig) -> dict[str, str]:
+    """What was chosen about the data, as text."""
+    found = _flat(config.model_dump(mode="json"))
+    found["split_seed"] = found.pop("seed")
+    return {
+        name.removeprefix("source."): _text(value)
+        for name, value in found.items()
+        if value is not None and value is not False
+    }
+
+
+def surroundings(folder: Path) -> dict[str, str]:
+    """Versions and machine as the run's `environment.json` tells, empty where it cannot be read."""
+    try:
+        record = read_record(folder / "environment.json", FORMAT, VERSION, "a run's environment")
+    except (InputError, OSError):
+        return {}
+    known = [f"{name} {record[name]}" for name in versions() if name in record]
+    machine = [str(record[name]) for name in ("system", "machine", "device") if name in record]
+    count = record.get("threads")
+    threads = [] if count is None else [f"{count} thread{'' if count == 1 else 's'}"]
+    return {"versions": ", ".join(known), "machine": ", ".join(machine + threads)}
+
+
+def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in record.items():
+        found.update(_flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {before + name: value})
+    return found
+
+
+def _text(value: Any) -> str:
+    """As one would type it.
+
+    Example:
+        >>> _text(None), _text(0.0005), _text("full"), _text(True), _text([32, 64])
+        ('none', '0.0005', 'full', 'true', '[32, 64]')
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,140 @@
+"""What trained runs are worth on test instances that none of them has seen, and how to say such numbers.
+
+The test part is read in batches, so that it never comes into memory as a whole.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpin._core.errors import InputError
+from gpin.data import DataSet, Scaling
+from gpin.evaluation.importance import LogLikelihood
+from gpin.inference import ELBO
+from gpin.runs.apply import Evaluation, batches, device_named, evaluate, knows_uncertainty, log_volume, random_rows
+from gpin.runs.folder import Run, Tell
+from gpin.training import History
+from gpin.vae import VAE
+
+__all__ = ["Scored", "batches", "column_moments", "score"]
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A run with its best weights, and what they make of the test part.
+
+    Attributes:
+        name: Short, and no other run's on the same page.
+        run: As its folder describes it.
+        vae: The model.
+        history: Of its training; empty where the folder no longer has it.
+        finished: Whether training came to its end.
+        encoder: Scores of all N test instances, by proposals of the encoder: those of `gpin evaluate`.
+        chosen: Which test instances have refined scores too, `(n,)`, ascending.
+        refined: Scores of these by proposals fitted to each.
+        uncertainty: Of the encoder, `(N,)`; None for a method that does not know.
+    """
+
+    name: str
+    run: Run
+    vae: VAE
+    history: History
+    finished: bool
+    encoder: Evaluation
+    chosen: Tensor
+    refined: Evaluation
+    uncertainty: Tensor | None
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers it has learnt."""
+        return sum(p.numel() for p in self.vae.parameters())
+
+    @property
+    def elbo(self) -> ELBO:
+        """The bound with its terms, each `(N,)`."""
+        return self.encoder.elbo
+
+    def likelihood(self, proposal: str) -> LogLikelihood:
+        """Log-likelihoods by where the proposals came from, "encoder" or "refined"."""
+        return (self.encoder if proposal == "encoder" else self.refined).log_likelihood
+
+    @property
+    def gap(self) -> Tensor:
+        """How much the encoder's bound leaves out, `(n,)`: refined log-likelihood − ELBO.
+
+        Without the weights' part of the bound, which is the same for all.
+        """
+        return self.refined.log_likelihood.values - (self.refined.elbo.value + self.refined.elbo.weight_kl)
+
+
+@torch.no_grad()
+def score(name: str, run: Run, data: DataSet, *, samples: int, limit: int | None, seed: int, tell: Tell) -> Scored:
+    """Measure a run's best weights, with the same noise for every run.
+
+    Arguments:
+        name: What to call it.
+        run: What to measure.
+        data: Its data.
+        samples: K, the proposals of a log-likelihood.
+        limit: Test instances that get refined scores, at most, chosen at random.
+        seed: Of all noise and of the choice.
+        tell: Called with each sentence that the user should read.
+    """
+    vae = run.load(tell).to(device_named(None))
+    history, finished = _history(run, tell)
+    few, volume = random_rows(data.test, limit, seed), log_volume(run)
+    encoder = evaluate(vae, data.test, samples=samples, seed=seed, log_volume=volume)
+    refined = evaluate(vae, few, samples=samples, proposal="refined", seed=seed, log_volume=volume)
+    knows = knows_uncertainty(vae, data.test)
+    uncertainty = torch.cat([vae.uncertainty(x).total for x in batches(data.test)]).cpu() if knows else None
+    return Scored(
+        name,
+        run,
+        vae.cpu(),
+        history,
+        finished,
+        _evaluation_on_cpu(encoder),
+        torch.from_numpy(np.flatnonzero(np.isin(data.test.rows, few.rows))),
+        _evaluation_on_cpu(refined),
+        uncertainty,
+    )
+
+
+def _history(run: Run, tell: Tell) -> tuple[History, bool]:
+    """What happened in training, and whether it is finished; a saved model is, whatever became of the checkpoints."""
+    try:
+        history, finished = run.history(tell)
+    except InputError as error:
+        tell(f"{error}; the page does without the history of its training")
+        history, finished = History(), False
+    return history, finished or (not history.epochs and (run.folder / "model").exists())
+
+
+TensorsT = TypeVar("TensorsT", ELBO, LogLikelihood)
+
+
+def _on_cpu(found: TensorsT) -> TensorsT:
+    values: dict[str, Any] = {field.name: getattr(found, field.name) for field in fields(found)}
+    moved: dict[str, Any] = {name: value.cpu() for name, value in values.items() if isinstance(value, Tensor)}
+    return replace(found, **moved)
+
+
+def _evaluation_on_cpu(found: Evaluation) -> Evaluation:
+    return replace(found, log_likelihood=_on_cpu(found.log_likelihood), elbo=_on_cpu(found.elbo))
+
+
+def column_moments(parts: Iterable[Tensor], scaling: Scaling) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of every column in the units of the data, from batches in those of the model."""
+    count, mean, squares = 0, torch.zeros(()), torch.zeros(())
+    for part in parts:
+        x, size, total = part.double(), len(part), count + len(part)
+        own = x.mean(0)
+        squares = squares + (x - own).square().sum(0) + (own - mean).square() * (count * size / total)
+        mean, count = mean + (own - mean) * (size / total), total
+    offset, scale = np.asarray(scaling.offset), np.asarray(scaling.scale)
+    return mean.numpy() * scale + offset, (squares / count).sqrt().numpy() * scale

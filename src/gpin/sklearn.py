@@ -1,0 +1,256 @@
+"""The scikit-learn face: a VAE as a transformer and a density, for pipelines and searches."""
+
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from safetensors.torch import load as load_tensors
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import Tags, check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from gpin._core.errors import InputError
+from gpin._core.inputs import positive_number, whole_number
+from gpin._core.seeding import seeded
+from gpin.inference import method_named
+from gpin.likelihoods import LikelihoodConfig
+from gpin.networks import Architecture, check_shape
+from gpin.training import fit
+from gpin.vae import VAE, VAEConfig, build, from_config
+
+__all__ = ["GPVAE"]
+
+Array = NDArray[np.floating[Any]]
+
+DTYPES = [np.float64, np.float32]
+
+ROWS = 256
+"""How many go through the network at a time outside training."""
+
+
+class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """A variational autoencoder, by default with the Gaussian-process encoder, as a scikit-learn transformer.
+
+    X `(n_samples, n_features)` is used as it is: scaling belongs in a pipeline,
+    `make_pipeline(StandardScaler(), GPVAE())`. Everything is computed in the precision of the X given to `fit`;
+    float32 is the faster. Labels y are accepted and ignored. A pickle holds a config and weights, and no code.
+
+    Parameters:
+        latent_dim: d, the columns that `transform` returns.
+        method: The inference model, one of `gpin.inference.METHODS`.
+        options: The method's own, such as {"covariance": "full"} for "gp".
+        likelihood: "gaussian", "bernoulli" for data in [0, 1], or a mapping of options.
+        shape: Of one row, such as (1, 28, 28) for images given as 784 columns; by default a plain vector.
+        architecture: Layers, as in `gpin.build`; by default what suits the shape.
+        epochs: Passes through the training data.
+        batch_size: Rows a step.
+        learning_rate: Adam's.
+        validation_fraction: Share of the rows that is held out to choose the best epoch.
+        patience: Stop after so many epochs without a better one; None runs them all.
+        samples: K, the importance samples a row for `score_samples` and `score`.
+        random_state: Of first weights, held-out rows and all noise.
+
+    Attributes:
+        vae_: The trained `gpin.VAE`.
+        n_features_in_: Columns of X; `feature_names_in_` their names, where X had some.
+        n_iter_: Epochs that were run.
+        validation_scores_: Mean ELBO of the held-out rows after each of them.
+        seed_: What `random_state` came to.
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(size=(60, 5))
+        >>> model = GPVAE(latent_dim=2, epochs=3, random_state=0).fit(X)
+        >>> model.transform(X).shape, model.inverse_transform(model.transform(X)).shape, model.uncertainty(X).shape
+        ((60, 2), (60, 5), (60,))
+    """
+
+    def __init__(
+        self,
+        latent_dim: int = 2,
+        *,
+        method: str = "gp",
+        options: Mapping[str, Any] | None = None,
+        likelihood: str | Mapping[str, Any] | LikelihoodConfig = "gaussian",
+        shape: Sequence[int] | None = None,
+        architecture: Architecture | Mapping[str, Any] | None = None,
+        epochs: int = 100,
+        batch_size: int = 128,
+        learning_rate: float = 1e-3,
+        validation_fraction: float = 0.1,
+        patience: int | None = None,
+        samples: int = 100,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.latent_dim = latent_dim
+        self.method = method
+        self.options = options
+        self.likelihood = likelihood
+        self.shape = shape
+        self.architecture = architecture
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.samples = samples
+        self.random_state = random_state
+
+    # Fitting --------------------------------------------------------------------------------------
+
+    def fit(self, X: ArrayLike, y: Any = None) -> Self:
+        """Train on X `(n_samples, n_features)`, at least two rows; y is ignored."""
+        rows: Array = validate_data(self, X, dtype=DTYPES, ensure_min_samples=2)
+        whole_number(self.samples, "samples")  # better said now than after training
+        random = check_random_state(self.random_state)
+        seed = int(random.randint(2**31 - 1))
+        vae = build(
+            self._row_shape(rows.shape[1]),
+            self.method,
+            self.latent_dim,
+            likelihood=self.likelihood,
+            architecture=self.architecture,
+            seed=seed,
+            **self._method_options(),
+        )
+        vae.to(dtype=torch.float64 if rows.dtype == np.float64 else torch.float32)
+        x, held = _instances(rows, vae), self._held_out(len(rows), random)
+        history = fit(
+            vae,
+            x[~held],
+            x[held],
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            patience=self.patience,
+            seed=seed,
+            progress=False,
+        )
+        self.vae_, self.seed_ = vae, seed
+        self.n_iter_, self.validation_scores_ = len(history.epochs), history.validation
+        return self
+
+    def _row_shape(self, columns: int) -> tuple[int, ...]:
+        if self.shape is None:
+            return (columns,)
+        shape = check_shape(self.shape)
+        if math.prod(shape) != columns:
+            raise InputError(f"shape {shape} has {math.prod(shape)} entries, but X has {columns} columns")
+        return shape
+
+    def _method_options(self) -> dict[str, Any]:
+        options = {} if self.options is None else self.options
+        if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+            raise InputError(f"options must be a mapping of the method's own options, got {self.options!r}")
+        # Checked before `build` sees them: there "seed" would be an argument, here it is no option of any method.
+        method_named(self.method).Options.parse(options, f"method {self.method!r}")
+        return dict(options)
+
+    def _held_out(self, count: int, random: np.random.RandomState) -> Tensor:
+        """Which rows are held out, `(count,)`: at least one, and never all."""
+        fraction = positive_number(self.validation_fraction, "validation_fraction")
+        if fraction >= 1:
+            raise InputError(f"validation_fraction must be less than 1, got {self.validation_fraction!r}")
+        held = np.zeros(count, dtype=bool)
+        held[random.permutation(count)[: min(count - 1, max(1, round(fraction * count)))]] = True
+        return torch.from_numpy(held)
+
+    # What it infers -------------------------------------------------------------------------------
+
+    def transform(self, X: ArrayLike) -> Array:
+        """The mean of q(z|x) for each row, `(n_samples, latent_dim)`, in the dtype of X.
+
+        Method "sa" draws noise to find it: there the same X gives the same answer, but not a row of it alone.
+        """
+        rows = self._checked(X)
+        return self._by_batches(lambda x: self.vae_.encode(x).mean, rows).astype(rows.dtype)
+
+    def inverse_transform(self, Z: ArrayLike) -> Array:
+        """E[x|z]: `(n_samples, latent_dim)` → `(n_samples, n_features)`, in the dtype of Z."""
+        check_is_fitted(self, "vae_")
+        codes: Array = check_array(Z, dtype=DTYPES)
+        parts = [self.vae_.decode(z) for z in torch.tensor(codes).split(ROWS)]
+        return torch.cat(parts).flatten(1).numpy().astype(codes.dtype)
+
+    def uncertainty(self, X: ArrayLike) -> Array:
+        """How uncertain the encoder is of its answer, `(n_samples,)`; for methods that know ("gp")."""
+        return self._by_batches(lambda x: self.vae_.uncertainty(x).total, self._checked(X))
+
+    # What it believes -----------------------------------------------------------------------------
+
+    def score_samples(self, X: ArrayLike) -> Array:
+        """log p(x) of each row in nats, `(n_samples,)`, by importance sampling with `samples` draws of q(z|x).
+
+        A row's noise comes from a seed made of `seed_` and the row itself, so that its score is the same in any
+        company and order, and its Monte-Carlo error is its own. `vae_.log_likelihood` gives diagnostics as well.
+        """
+        rows, values = self._checked(X), []
+        with seeded(self.seed_):
+            for x in _instances(rows, self.vae_).split(1):
+                torch.default_generator.manual_seed(zlib.crc32(x.numpy().tobytes(), self.seed_))
+                values.append(self.vae_.log_likelihood(x, self.samples).values)
+        return torch.cat(values).numpy()
+
+    def score(self, X: ArrayLike, y: Any = None) -> float:
+        """The mean of `score_samples`: the higher, the better the model; y is ignored."""
+        return float(self.score_samples(X).mean())
+
+    def sample(
+        self, n_samples: int = 1, *, noise: bool = False, random_state: int | np.random.RandomState | None = None
+    ) -> Array:
+        """Draws from the model, `(n_samples, n_features)`: E[x|z] with z ~ N(0, I), or x itself with noise=True."""
+        check_is_fitted(self, "vae_")
+        with seeded(int(check_random_state(random_state).randint(2**31 - 1))):
+            return self.vae_.sample(n_samples, noise).flatten(1).numpy()
+
+    def _checked(self, X: ArrayLike) -> Array:
+        check_is_fitted(self, "vae_")
+        rows: Array = validate_data(self, X, dtype=DTYPES, reset=False)
+        return rows
+
+    @torch.no_grad()
+    def _by_batches(self, answer: Callable[[Tensor], Tensor], rows: Array) -> Array:
+        """`answer` for all rows, some at a time, with the same noise every time."""
+        with seeded(self.seed_):
+            parts = [answer(x) for x in _instances(rows, self.vae_).split(ROWS)]
+        return torch.cat(parts).numpy()
+
+    # What scikit-learn asks -----------------------------------------------------------------------
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.vae_.latent_dim
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The trained network travels as data: its config and its weights in the safetensors format."""
+        state = super().__getstate__().copy()
+        if "vae_" in state:
+            vae = state.pop("vae_")
+            state["_config"], state["_weights"] = vae.config.model_dump(mode="json"), vae.packed()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        if "_weights" in state:
+            weights = load_tensors(state.pop("_weights"))
+            config = VAEConfig.parse(state.pop("_config"), "the pickled model")
+            with seeded(0):  # the weights come next; torch's own random state is left alone
+                state["vae_"] = vae = from_config(config)
+            vae.to(dtype=weights[next(name for name, _ in vae.named_parameters())].dtype)
+            vae.load_state_dict(weights)
+            vae.eval()
+        super().__setstate__(state)
+
+
+def _instances(rows: Array, vae: VAE) -> Tensor:
+    """Rows `(n, columns)` as the VAE wants them, `(n, *shape)`, in its precision."""
+    return torch.tensor(rows, dtype=next(vae.parameters()).dtype).reshape(-1, *vae.shape)

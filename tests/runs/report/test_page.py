@@ -1,0 +1,401 @@
+"""`gpin report`: one page for one or several runs, whose numbers are those of the models, shown by a browser."""
+
+import math
+import re
+import shutil
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pages import Content, check_in_browser, check_self_contained, needs_browser
+from scipy.stats import spearmanr
+
+from gpin._core.errors import InputError
+from gpin._core.seeding import seeded
+from gpin.data import Rows, Scaling
+from gpin.report.numbers import number
+from gpin.runs import open_run, train
+from gpin.runs.apply import random_rows
+from gpin.runs.report.comparison import compare, score_rows, summary, verdict
+from gpin.runs.report.differences import flat_settings, short_names
+from gpin.runs.report.figures import Display
+from gpin.runs.report.page import compose, write_report
+from gpin.runs.report.scores import column_moments
+from gpin.runs.settings import assigned
+
+SMALL = ["latent_dim=3", "limit=200", "batch_size=50", "architecture.channels=[]", "architecture.width=16"]
+IMAGES = [*SMALL, "epochs=2"]
+TABLE = ["latent_dim=2", "epochs=3", "batch_size=50", "architecture.width=16", "learning_rate=0.01"]
+NAMES = ("height <cm>", "weight", "ünits & more")
+
+
+def silent(sentence):
+    pass
+
+
+def made(data, out, *options):
+    return train(data, assigned({}, options), out=out, progress=False, tell=silent)[0].folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("report")
+
+
+@pytest.fixture(scope="module")
+def images(folder):
+    """A GP and a VAE on digits."""
+    return [made("digits", folder / "runs", f"method={method}", *IMAGES) for method in ("gp", "vae")]
+
+
+@pytest.fixture(scope="module")
+def table(folder):
+    """A GP on a table with large offsets and odd names."""
+    random = np.random.default_rng(0)
+    code = random.standard_normal((400, 1))
+    values = code @ [[10.0, 8.0, 0.01]] + random.standard_normal((400, 3)) * [2.0, 2.0, 0.002] + [170.0, 70.0, 5.0]
+    lines = [",".join(NAMES), *(",".join(f"{v:.6f}" for v in row) for row in values)]
+    path = folder / "people.csv"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return made(path, folder / "runs", *TABLE)
+
+
+@pytest.fixture(scope="module")
+def pages(folder, images, table):
+    """Both pages, written."""
+    out = {"images": folder / "pages" / "images.html", "table": folder / "table.html"}
+    write_report(images, out["images"], samples=30, limit=60, tell=silent)
+    write_report([table], out["table"], samples=30, tell=silent)
+    return {name: path.read_text(encoding="utf-8") for name, path in out.items()}
+
+
+def titles(html):
+    return [unescape(title) for title in re.findall("<h2[^>]*>(.*?)</h2>", html)]
+
+
+def scores(folder, limit=None):
+    """What the page should say of a run, computed directly."""
+    run = open_run(folder)
+    vae, rows = run.load(silent), run.data().test
+    x = rows[:]
+    with seeded(0):
+        encoder = vae.log_likelihood(x, 30)
+    chosen = torch.arange(len(x))
+    if limit is not None:
+        chosen = torch.tensor([rows.rows.tolist().index(row) for row in random_rows(rows, limit, seed=0).rows])
+    with seeded(0):
+        refined = vae.log_likelihood(x[chosen], 30, "refined")
+    return run, vae, x, encoder, refined, chosen
+
+
+def said(value, stderr):
+    return f"{value:.2f} ± {stderr:.2f}".replace("-", "−")
+
+
+# What is on the page ---------------------------------------------------------------------------------
+
+
+def test_the_page_of_images_holds_every_part(pages):
+    html = pages["images"]
+    page = Content(html)
+    assert titles(html) == [
+        "Which model is better?",
+        "How they learnt",
+        "Reconstructions",
+        "Samples",
+        "What gp is sure of",
+        "Does uncertainty find the difficult images?",
+        "Settings",
+    ]
+    assert page.count("img") == 3 + 2 + 2 * 36  # strips, samples, tiles with two each
+    assert page.count("svg") == 2
+    assert "Two variational autoencoders learnt digits: 200 images of 8×8 pixels" in html
+    assert page.tables[0][0] == ["", "gp", "vae"]
+    assert page.tables[1] == [["What differs", "gp", "vae"], ["method", "gp", "vae"]]
+    assert page.row("limit", 2) == ["200"]
+    assert page.row("split_seed", 2) == ["0"]
+    assert page.row("covariance (gp)", 2) == ["shared_basis"]
+    assert f"torch {torch.__version__}" in page.row("versions", 2)[0]
+
+
+def test_the_page_of_a_table_holds_every_part(pages):
+    html = pages["table"]
+    page = Content(html)
+    assert titles(html) == [
+        "How good is the model?",
+        "How it learnt",
+        "Reconstructions",
+        "Samples",
+        "What gp is least sure of",
+        "Does uncertainty find the difficult rows?",
+        "Settings",
+    ]
+    assert page.count("img") == 0
+    assert page.count("svg") == 2
+    assert "gp on people" in html
+    assert "320 rows of 3 columns to train on" in html
+
+
+@pytest.mark.parametrize("name", ["images", "table"])
+def test_the_page_needs_nothing_from_outside_and_names_no_path(pages, folder, name):
+    html = pages[name]
+    check_self_contained(html)
+    assert str(folder) not in html
+    assert str(Path.home()) + "/" not in html
+
+
+# Its numbers -----------------------------------------------------------------------------------------
+
+
+def test_scores_are_those_of_the_models(pages, images):
+    page = Content(pages["images"])
+    for column, path in enumerate(images):
+        run, vae, x, encoder, refined, chosen = scores(path, limit=60)
+        assert page.row("Test log-likelihood")[column] == said(encoder.mean, encoder.stderr)
+        assert page.row("Refined log-likelihood")[column] == said(refined.mean, refined.stderr)
+        same = encoder.values[chosen]
+        assert page.row("· by the encoder’s proposals, same 60")[column] == said(
+            same.mean(), same.std() / math.sqrt(len(same))
+        )
+        bits = -(encoder.mean - 64 * math.log(255)) / (64 * math.log(2))
+        assert page.row("Bits per dimension")[column] == f"{bits:.3f}".replace("-", "−")
+        ess = [row[1:] for row in page.tables[0] if row[0] == "· effective samples of 30"]
+        assert [row[column] for row in ess] == [f"{found.ess.median():.1f}" for found in (encoder, refined)]
+        khat = [row[1:] for row in page.tables[0] if row[0] == "· images with k̂ > 0.7"]
+        shares = [100 * (found.khat > 0.7).double().mean() for found in (encoder, refined)]
+        assert [row[column] for row in khat] == [f"{share:.0f}%" for share in shares]
+        with torch.no_grad(), seeded(0):
+            bounds = [vae.elbo(part, samples=10) for part in x.split(128)]
+        bound = torch.cat([each.value for each in bounds]).double()
+        assert page.row("ELBO")[column] == said(bound.mean(), bound.std() / math.sqrt(len(bound)))
+        for name, term in (("· reconstruction", "reconstruction"), ("· KL", "kl"), ("· KL of weights", "weight_kl")):
+            mean = torch.cat([getattr(each, term) for each in bounds]).double().mean()
+            assert page.row(name)[column] == f"{mean:.2f}".replace("-", "−")
+        history, finished = run.history(silent)
+        assert finished
+        assert page.row("Best epoch")[column] == f"{history.best} of 2"
+        assert page.row("Parameters")[column] == f"{sum(p.numel() for p in vae.parameters()):,}"
+
+
+def test_the_difference_is_paired(pages, images):
+    first, other = (scores(path, limit=60) for path in images)
+    for index in (3, 4):
+        difference = other[index].values - first[index].values
+        mean, stderr = difference.mean().item(), difference.std().item() / math.sqrt(len(difference))
+        assert f"{'+' if mean > 0 else ''}{said(mean, stderr)} nats" in pages["images"]
+    assert "on 60 of 179, chosen at random" in pages["images"]
+
+
+def test_uncertainty_is_set_against_the_gap(pages, images):
+    _, vae, x, _, refined, chosen = scores(images[0], limit=60)
+    with torch.no_grad(), seeded(0):
+        elbo = vae.elbo(x[chosen], samples=10)
+    gap = refined.values - elbo.reconstruction + elbo.kl
+    uncertainty = vae.uncertainty(x).total
+    rho = spearmanr(uncertainty[chosen], gap).statistic
+    baseline = spearmanr(-elbo.value, gap).statistic
+    found = re.search(r"Spearman correlation (\S+) ± .* baseline, has (\S+) ±", pages["images"])
+    assert found
+    assert [found[1], found[2]] == [f"{rho:.2f}".replace("-", "−"), f"{baseline:.2f}".replace("-", "−")]
+    texts = re.findall('uncertainty ([^"]*)"', pages["images"])
+    ordered = uncertainty.sort().values
+    assert texts[0] == f"{ordered[0]:#.2g}"
+    assert texts[35] == f"{ordered[-1]:#.2g}"
+
+
+def test_rows_of_a_table_are_in_its_units(pages, table):
+    page = Content(pages["table"])
+    run, vae, x, *_ = scores(table)
+    data = run.data()
+    lines = (Path(run.location)).read_text(encoding="utf-8").splitlines()[1:]
+    for shown in page.tables[1:4]:
+        place = int(shown[0][0].removeprefix("Row "))
+        original = [float(cell) for cell in lines[place].split(",")]
+        index = data.test.rows.tolist().index(place)
+        rebuilt = data.scaling.undo(vae.reconstruct(x[index : index + 1]))[0]
+        assert [row[0] for row in shown[1:]] == list(NAMES)
+        for row, value, again, digits in zip(shown[1:], original, rebuilt, (1, 2, 4), strict=True):
+            assert [float(cell) for cell in row[1:]] == pytest.approx([value, again], abs=1.01 * 10**-digits)
+    test = np.array([[float(cell) for cell in lines[i].split(",")] for i in data.test.rows])
+    assert page.tables[4][0] == ["mean (deviation)", "Test rows", "gp"]
+    for row, column in zip(page.tables[4][1:], test.T, strict=True):
+        spread = column.std()
+        assert row[1] == f"{number(column.mean(), spread)} ({number(spread, spread)})"
+        assert float(row[2].split(" ")[0]) == pytest.approx(column.mean(), abs=spread)
+    uncertainty = vae.uncertainty(x).total
+    top = data.test.rows[uncertainty.argsort(descending=True).numpy()]
+    assert page.tables[5][0] == ["", *(f"Row {place}" for place in top[:5])]
+    assert f"Next come rows {', '.join(map(str, top[5:20]))}." in pages["table"]
+
+
+def test_moments_keep_their_digits():
+    values = torch.tensor(np.random.default_rng(0).standard_normal((1000, 3)) + 1e6)
+    scaling = Scaling(kind="standardised", offset=(1.0, 2.0, 3.0), scale=(2.0, 2.0, 4.0))
+    mean, deviation = column_moments(values.split(7), scaling)
+    scale = np.array(scaling.scale)
+    np.testing.assert_allclose(mean, values.numpy().mean(0) * scale + scaling.offset, rtol=1e-12)
+    np.testing.assert_allclose(deviation, values.numpy().std(0) * scale, rtol=1e-8)
+
+
+# Which runs ------------------------------------------------------------------------------------------
+
+
+def test_runs_of_one_method_are_named_by_what_differs(images):
+    gp, vae = map(open_run, images)
+
+    def changed(**training):
+        settings = gp.settings.model_copy(update={"training": gp.settings.training.model_copy(update=training)})
+        return replace(gp, settings=settings)
+
+    assert short_names([gp, vae]) == ["gp", "vae"]
+    assert short_names([gp, changed(seed=1), vae]) == ["gp, seed 0", "gp, seed 1", "vae"]
+    three = short_names([gp, changed(epochs=9, seed=1), changed(epochs=9, seed=2)])
+    assert three == ["gp, epochs 2, seed 0", "gp, epochs 9, seed 1", "gp, epochs 9, seed 2"]
+    assert short_names([gp, changed(epochs=9, learning_rate=0.1)]) == ["gp, epochs 2", "gp, epochs 9"]
+    copies = short_names([gp, replace(gp, folder=Path("copy")), vae])
+    assert copies == [f"gp, {gp.folder.name}", "gp, copy", "vae"]
+    assert flat_settings(gp)["learning_rate"] == "0.0005"
+
+
+def test_several_runs_are_summed_up(images, folder):
+    other = made("digits", folder / "runs", "method=gp", *IMAGES, "seed=1")
+    found = compare([*images, other], samples=5, limit=20, tell=silent)
+    html = compose(found).html()
+    page = Content(html)
+    assert page.tables[0][0] == ["", "gp, seed 0", "vae", "gp, seed 1"]
+    assert page.row("seed", 2) == ["0", "0", "1"]
+    assert [row[0] for row in page.tables[1]] == ["", "vae", "gp, seed 1"]
+    assert re.search("better — |worse — |not significantly different — ", summary(found))
+    assert "What gp, seed 1 is sure of" in titles(html)
+    assert "take at least 25" in html  # five samples are too few for k̂
+
+
+def test_a_density_and_a_probability_are_not_compared(images):
+    found = compare(images, samples=3, limit=5, tell=silent)
+    first, other = found.scored
+    binary = other.run.model.model_copy(
+        update={"likelihood": other.run.model.likelihood.model_copy(update={"kind": "bernoulli"})}
+    )
+    mixed = replace(found, scored=[first, replace(other, run=replace(other.run, model=binary))])
+    assert "cannot be compared" in verdict(mixed)
+    assert "nats" not in verdict(mixed)
+
+
+def test_other_data_is_refused(images, table, folder, tmp_path):
+    def refused(folders, sentence, **options):
+        with pytest.raises(InputError, match=sentence):
+            write_report(folders, tmp_path / "page.html", **options, tell=silent)
+        assert not list(tmp_path.iterdir())
+
+    refused([images[0], table], rf"{images[0].name} and .*{table.name} were trained on different data")
+    split = made("digits", folder / "runs", "method=vae", *SMALL, "split_seed=1", "epochs=1")
+    refused([images[0], split], r"differently \(split_seed is 0 and 1\)")
+    refused([images[0], images[0].parent / "." / images[0].name], "given twice")
+    refused([], "at least one run")
+    refused([tmp_path / "nothing"], "does not exist")
+    refused(images, "samples must be", samples=0)
+    refused(images, "limit must be", limit=0)
+    refused(images, "seed must", seed=-1)
+    with pytest.raises(InputError, match="is a folder"):
+        write_report(images, tmp_path, tell=silent)
+
+
+def test_data_that_moved_is_found_by_another_run_or_by_its_place(table, tmp_path):
+    here = tmp_path / "run"
+    shutil.copytree(table, here)
+    moved = tmp_path / "moved.csv"
+    shutil.copy(open_run(table).location, moved)
+    replace(open_run(here), location=str(tmp_path / "gone.csv")).write()
+    with pytest.raises(InputError, match="cannot be read"):
+        compare([here], samples=2, limit=2, tell=silent)
+    assert len(compare([here, table], samples=2, limit=2, tell=silent).scored) == 2
+    assert len(compare([here], samples=2, limit=2, data=moved, tell=silent).scored) == 1
+
+
+def test_a_failure_leaves_the_old_page(images, tmp_path, monkeypatch):
+    out = tmp_path / "page.html"
+    out.write_text("old")
+    monkeypatch.setattr("gpin.runs.report.page.compose", lambda comparison: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_report(images[1:], out, samples=2, limit=2, tell=silent)
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert out.read_text() == "old"
+
+
+def test_the_same_call_gives_the_same_page(images, tmp_path):
+    for name in ("a", "b"):
+        write_report(images[1:], tmp_path / name, samples=3, limit=5, seed=4, tell=silent)
+        torch.rand(3)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+# Runs that are not whole -----------------------------------------------------------------------------
+
+
+def test_an_unfinished_run_says_so(tmp_path):
+    def stop(number, epoch):
+        if number == 2:
+            raise KeyboardInterrupt
+
+    settings = assigned({}, [*SMALL, "method=vae", "epochs=5"])
+    with pytest.raises(KeyboardInterrupt):
+        train("digits", settings, out=tmp_path, progress=False, on_epoch=stop, checkpoint_seconds=0, tell=silent)
+    (folder,) = tmp_path.iterdir()
+    told = []
+    html = compose(compare([folder], samples=2, limit=2, tell=told.append)).html()
+    assert re.search("vae is not finished: it has trained [12] of 5 epochs", html)
+    assert any("not finished" in sentence for sentence in told)
+
+
+def test_what_is_missing_in_a_folder_is_done_without(images, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(images[1], folder)
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "environment.json").write_text("{")
+    html = compose(compare([folder], samples=2, limit=2, tell=silent)).html()
+    assert "The history of training is no longer" in html
+    assert "not finished" not in html
+    assert Content(html).row("Best epoch") == ["—"]
+    assert ">versions<" not in html
+
+
+def test_images_in_other_units_are_mapped_and_others_left_out(tmp_path, monkeypatch):
+    np.save(tmp_path / "dark.npy", np.random.default_rng(0).normal(-300, 40, (40, 3, 4, 5)).astype(np.float32))
+    tiny = ["epochs=1", "latent_dim=2", "architecture.width=8", "architecture.channels=[]"]
+    found = compare([made(tmp_path / "dark.npy", tmp_path, *tiny)], samples=2, limit=3, tell=silent)
+    few = random_rows(found.data.test, 3, found.seed)
+    shown = Display.of(few)(few[:])
+    assert (shown.min(), shown.max()) == pytest.approx((0, 1))
+    assert "<img" in compose(found).html()
+
+    monkeypatch.setattr("gpin.runs.report.page._display", lambda comparison: None)  # as for two channels
+    html = compose(found).html()
+    assert "channels is neither grey nor coloured" in html
+    assert "<img" not in html
+    assert "What gp is least sure of" in titles(html)
+
+
+def test_the_test_part_is_read_in_batches(images, monkeypatch):
+    sizes = []
+    read = Rows.__getitems__
+    monkeypatch.setattr(Rows, "__getitems__", lambda self, indices: sizes.append(len(indices)) or read(self, indices))
+    compose(compare(images[:1], samples=2, limit=10, tell=silent))
+    assert max(sizes) <= 128 < 179
+
+
+# In a browser ----------------------------------------------------------------------------------------
+
+
+@needs_browser
+@pytest.mark.parametrize(("name", "width"), [("images", 1100), ("images", 390), ("table", 390)])
+def test_a_browser_shows_the_report(pages, tmp_path, name, width):
+    check_in_browser(pages[name], tmp_path, width)
+
+
+def test_every_line_of_the_scores_has_a_cell_for_every_run(images):
+    found = compare(images, samples=2, limit=None, tell=silent)
+    assert {len(row) for row in score_rows(found)} == {3}
+    assert "· by the encoder’s proposals" not in "".join(row[0] for row in score_rows(found))
