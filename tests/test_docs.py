@@ -13,7 +13,7 @@ from gpin.cli import main
 from gpin.inference import METHODS
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])
+PAGES = [DOCS / "getting-started.md", *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])]
 BLOCK = re.compile(r"^```(python|sh|sh fails)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
