@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 import gpin
-from gpin.data import DataConfig, Source, SourceConfig, choose_scaling, open_source, prepare
+from gpin.data import DataConfig, Source, SourceConfig, choose_scaling, open_source, split_and_scale
 
 SETTINGS = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 ENDINGS = ("npy", "npz", "csv", "tsv", "parquet", "png", "jpg", "bmp", "tif", "gif", "webp")
@@ -218,7 +218,7 @@ def test_numbers_are_scaled_to_finite_ones_or_refused(values, kind, images, dtyp
         values = values.astype(dtype)
     values = values[:, None, :, None] if images else values
     source = Source("name", "name.npy", SourceConfig(), values, "images" if images else "table")
-    data = attempt(lambda: prepare(source, DataConfig(scaling=kind)))
+    data = attempt(lambda: split_and_scale(source, DataConfig(scaling=kind)))
     if data is None:
         return
     assert np.isfinite(values).all()

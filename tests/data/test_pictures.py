@@ -41,7 +41,7 @@ def test_a_column_is_not_coloured(tmp_path):
 
 def test_coloured_pictures_are_refused_by_a_model_of_grey_ones_with_what_to_do(tmp_path):
     source = open_source(folder_of(tmp_path / "colour", "RGB"))
-    with pytest.raises(gpin.InputError, match="--grey"):
+    with pytest.raises(gpin.InputError, match="`grey`"):
         as_model_data(source, (1, 6, 4), PIXELS)
     with pytest.raises(gpin.InputError, match="3×6×4"):
         as_model_data(source, (3, 6, 6), PIXELS)

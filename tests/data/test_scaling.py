@@ -174,10 +174,10 @@ def test_large_values_that_float64_can_square_are_standardised():
         (
             [1],
             ("a", "b", "c"),
-            "column 'b' is always 4.5 in the training part .*leave it out with --columns, or use --",
+            "column 'b' is always 4.5 in the training part .*leave it out with `columns`, or use `scaling=none`",
         ),
         ([0, 2], ("a", "b", "c"), "column 'a' is always 4.5, column 'c' is always 4.5 .*leave them out with"),
-        ([1], None, "column 2 is always 4.5 in the training part .*: leave it out, or use --scaling none"),
+        ([1], None, "column 2 is always 4.5 in the training part .*: leave it out, or use `scaling=none`"),
     ],
 )
 def test_constant_columns_are_named(constant, columns, said):

@@ -16,7 +16,7 @@ from gpin.data import (
     Source,
     SourceConfig,
     as_model_data,
-    prepare,
+    split_and_scale,
     split_rows,
 )
 
@@ -50,7 +50,7 @@ def test_rows_are_scaled_when_they_are_read_in_any_order():
 
 def test_parts_keep_the_names_of_their_instances():
     values, names = RNG.normal(size=(20, 2)), tuple(f"{i}.png" for i in range(20))
-    data = prepare(replace(source(values), names=names), DataConfig())
+    data = split_and_scale(replace(source(values), names=names), DataConfig())
     for part in (data.train, data.validation, data.test, as_model_data(data.source, (2,), data.scaling)):
         assert part.names == part.chosen(np.array([1, 0])).names == names
     chosen = data.test.chosen(np.array([1, 0]))
@@ -81,19 +81,19 @@ def test_batches_read_rows_together(wrap):
 
 def test_a_source_is_split_eighty_ten_ten_without_a_copy():
     values = RNG.normal(size=(100, 3))
-    data = prepare(source(values), DataConfig(seed=2))
+    data = split_and_scale(source(values), DataConfig(seed=2))
     parts = (data.train, data.validation, data.test)
     assert [len(part) for part in parts] == [80, 10, 10]
     assert sorted(np.concatenate([part.rows for part in parts])) == list(range(100))
     assert all(part.values is values for part in parts)
     np.testing.assert_allclose(data.scaling.offset, values[data.train.rows].mean(0))
-    other = prepare(source(values), DataConfig(seed=3))
+    other = split_and_scale(source(values), DataConfig(seed=3))
     assert not np.array_equal(other.train.rows, data.train.rows)
 
 
 def test_a_test_part_of_its_own_is_kept():
     values, test = RNG.normal(size=(100, 3)), RNG.normal(size=(7, 3))
-    data = prepare(source(values, test), DataConfig())
+    data = split_and_scale(source(values, test), DataConfig())
     assert [len(part) for part in (data.train, data.validation, data.test)] == [90, 10, 7]
     assert data.test.values is test
     assert np.array_equal(split_rows(100, True, 0).train, data.train.rows)
@@ -102,7 +102,7 @@ def test_a_test_part_of_its_own_is_kept():
 def test_a_limit_takes_training_rows_at_random_and_leaves_the_other_parts_alone():
     values = RNG.normal(size=(1000, 3))
     all_, some, same, other = (
-        prepare(source(values), DataConfig(seed=seed, limit=limit))
+        split_and_scale(source(values), DataConfig(seed=seed, limit=limit))
         for seed, limit in ((0, None), (0, 50), (0, 50), (1, 50))
     )
     assert len(some.train) == 50
@@ -112,7 +112,7 @@ def test_a_limit_takes_training_rows_at_random_and_leaves_the_other_parts_alone(
     assert not np.array_equal(some.train.rows, other.train.rows)
     assert np.array_equal(some.validation.rows, all_.validation.rows)
     np.testing.assert_allclose(some.scaling.offset, values[some.train.rows].mean(0))
-    assert len(prepare(source(values), DataConfig(limit=10**6)).train) == 800
+    assert len(split_and_scale(source(values), DataConfig(limit=10**6)).train) == 800
 
 
 @pytest.mark.parametrize("part", ["train", "validation", "test"])
@@ -122,13 +122,13 @@ def test_every_part_is_checked(part):
     values[row, 1] = np.nan
     for scaling in (None, NONE):
         with pytest.raises(gpin.InputError, match=f"some holds nan in row {row}, column 'b'"):
-            prepare(source(values, columns=("a", "b", "c")), DataConfig(), scaling)
+            split_and_scale(source(values, columns=("a", "b", "c")), DataConfig(), scaling)
 
 
 def test_a_scaling_that_is_given_is_used_and_must_fit():
     values = RNG.normal(size=(50, 3))
     given = Scaling(kind="standardised", offset=(1.0, 2.0, 3.0), scale=(4.0, 5.0, 6.0))
-    data = prepare(source(values), DataConfig(), given)
+    data = split_and_scale(source(values), DataConfig(), given)
     torch.testing.assert_close(
         data.train[0].double(),
         torch.from_numpy((values[data.train.rows[0]] - [1, 2, 3]) / [4, 5, 6]),
@@ -136,15 +136,15 @@ def test_a_scaling_that_is_given_is_used_and_must_fit():
         atol=1e-6,
     )
     with pytest.raises(gpin.InputError, match="binary data must be 0 or 1"):
-        prepare(source(values), DataConfig(), Scaling(kind="binary"))
+        split_and_scale(source(values), DataConfig(), Scaling(kind="binary"))
     with pytest.raises(gpin.InputError, match="the data has 2 columns but 3 are scaled"):
-        prepare(source(values[:, :2]), DataConfig(), given)
+        split_and_scale(source(values[:, :2]), DataConfig(), given)
 
 
 @pytest.mark.parametrize("count", [1, 9])
 def test_too_few_instances_are_refused(count):
     with pytest.raises(gpin.InputError, match=f"a set of {count} instances cannot be split: at least ten"):
-        prepare(source(RNG.normal(size=(count, 3))), DataConfig())
+        split_and_scale(source(RNG.normal(size=(count, 3))), DataConfig())
 
 
 def test_the_config_checks_itself():
@@ -179,7 +179,7 @@ def test_a_test_part_follows_the_rest():
     ("values", "shape", "scaling", "said"),
     [
         (np.zeros((3, 4)), (5,), NONE, "holds instances of 4 numbers, but the model was trained on instances of 5"),
-        (np.zeros((3, 3, 8, 8)), (1, 8, 8), NONE, r"images of 3×8×8 .*trained on images of 1×8×8 .*--size and --grey"),
+        (np.zeros((3, 3, 8, 8)), (1, 8, 8), NONE, r"images of 3×8×8 .*trained on images of 1×8×8 .*`size` and `grey`"),
         (np.zeros((3, 4)), (1, 2, 2), NONE, "instances of 4 numbers, but .*images of 1×2×2"),
         (np.full((3, 4), np.nan), (4,), NONE, "holds nan in row 0, column 1"),
         (np.full((3, 1, 2, 2), 300), (1, 2, 2), Scaling(kind="pixels", scale=(255.0,)), "holds 300 .*0 to 255"),
@@ -197,7 +197,7 @@ def test_data_that_does_not_fit_the_model_is_refused(values, shape, scaling, sai
 LARGE = """
 import resource, sys
 import numpy as np
-from gpin.data import Batches, DataConfig, open_source, prepare
+from gpin.data import Batches, DataConfig, open_source, split_and_scale
 import torch
 
 def peak():
@@ -205,7 +205,7 @@ def peak():
 
 before = peak()
 source = open_source(sys.argv[1])
-data = prepare(source, DataConfig(limit=2000))
+data = split_and_scale(source, DataConfig(limit=2000))
 source.fingerprint()
 count = sum(len(x) for x, _ in Batches(data.train, 100, torch.Generator().manual_seed(0)))
 print(data.scaling.kind, count, before, peak())

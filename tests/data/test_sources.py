@@ -64,7 +64,7 @@ def test_what_is_not_there_is_named_with_advice(tmp_path, monkeypatch):
     refused("a\0b.npy", "cannot be opened|does not exist")
     refused("a\nb.npy", r"a b\.npy does not exist")
     refused(save(tmp_path / "a\nb.npy", np.zeros(3)), r"a b\.npy holds an array of shape")
-    refused(text(tmp_path / "a.csv", '"a\nb",c\n1,x\n'), "choose numeric columns with --columns a b")
+    refused(text(tmp_path / "a.csv", '"a\nb",c\n1,x\n'), "choose numeric columns with `columns=a b`")
     refused(text(tmp_path / "notes.doc", "hello"), r"notes\.doc is of no known kind: expected \.npy")
     refused(picture(tmp_path / "one" / "a.png", np.zeros((4, 4), np.uint8)) / "a.png", "give the folder")
 
@@ -80,11 +80,11 @@ def test_the_name_is_fit_for_a_file(tmp_path, name, short):
 @pytest.mark.parametrize(
     ("make", "options", "said"),
     [
-        (lambda f: save(f / "a.npy", np.zeros((3, 2))), {"columns": ("a",)}, "--columns is an option of tables"),
-        (lambda f: save(f / "a.npy", np.zeros((3, 2))), {"key": "a"}, r"--key is an option of \.npz archives"),
-        (lambda f: text(f / "a.csv", "a\n1\n"), {"size": (3, 3)}, "--size is an option of folders"),
-        (lambda f: text(f / "a.csv", "a\n1\n"), {"grey": True}, "--grey is an option of folders"),
-        (lambda f: picture(f / "a.png", np.zeros((4, 4), np.uint8)), {"columns": ("a",)}, "--columns is an option"),
+        (lambda f: save(f / "a.npy", np.zeros((3, 2))), {"columns": ("a",)}, "`columns` is an option of tables"),
+        (lambda f: save(f / "a.npy", np.zeros((3, 2))), {"key": "a"}, r"`key` is an option of \.npz archives"),
+        (lambda f: text(f / "a.csv", "a\n1\n"), {"size": (3, 3)}, "`size` is an option of folders"),
+        (lambda f: text(f / "a.csv", "a\n1\n"), {"grey": True}, "`grey` is an option of folders"),
+        (lambda f: picture(f / "a.png", np.zeros((4, 4), np.uint8)), {"columns": ("a",)}, "`columns` is an option"),
         (lambda f: "digits", {"grey": True}, "does not apply to the benchmark set 'digits'"),
     ],
 )
@@ -158,7 +158,7 @@ def test_an_archive_gives_the_array_that_is_asked_for(tmp_path):
     np.savez(tmp_path / "one.npz", first)
     assert np.array_equal(open_source(tmp_path / "a.npz", SourceConfig(key="second")).values, second)
     assert np.array_equal(open_source(tmp_path / "one.npz").values, first)
-    refused(tmp_path / "a.npz", "holds 2 arrays: choose one with --key, from first, second")
+    refused(tmp_path / "a.npz", "holds 2 arrays: choose one with `key`, from first, second")
     refused(tmp_path / "a.npz", "no array 'secnd': did you mean 'second'", key="secnd")
     with zipfile.ZipFile(tmp_path / "none.npz", "w") as archive:
         archive.writestr("readme.txt", "hello")
@@ -257,7 +257,7 @@ def test_columns_are_chosen_in_the_order_asked_for(tmp_path):
         source = open_source(tmp_path / file, SourceConfig(columns=("c", "a")))
         assert source.columns == ("c", "a")
         assert np.array_equal(source.values, [[3, 1], [4, 2]])
-        refused(tmp_path / file, r"column 'b' holds text \(first: 'x' in row 0.*--columns a,c")
+        refused(tmp_path / file, r"column 'b' holds text \(first: 'x' in row 0.*`columns=a,c`")
         refused(tmp_path / file, "no column 'cc': did you mean 'c'", columns=("cc",))
 
 
@@ -268,11 +268,11 @@ def test_columns_are_chosen_in_the_order_asked_for(tmp_path):
         ("\n\n", "is empty"),
         ("a,b\n", "has no rows"),
         ("a,a\n1,2\n", "more than one column named 'a'"),
-        (",a\n0,2\n", "column 1 is without a name, perhaps an index: choose columns with --columns a"),
+        (",a\n0,2\n", "column 1 is without a name, perhaps an index: choose columns with `columns=a`"),
         ("a,b\n1,2\n3\n", "Expected 2 columns, got 1"),
         ("a,b\n1,\n", r"column 'b' lacks a value in row 0 \(counting from 0; 1 in all\)"),
         ("a,b\n1,2\n3,NaN\n5,nan\n", r"column 'b' lacks a value in row 1 \(counting from 0; 2 in all\)"),
-        ("a,b\n1,2\n3,4\n5,Oslo\n", r"'b' holds text \(first: 'Oslo' in row 2, .*numeric columns with --columns a$"),
+        ("a,b\n1,2\n3,4\n5,Oslo\n", r"'b' holds text \(first: 'Oslo' in row 2, .*numeric columns with `columns=a`$"),
         ("a,b\n1,2020-01-01\n", "column 'b' holds dates or times .*2020-01-01"),
         ("a\nx\n", "there is no numeric column"),
         ("a,b,c\nx,y,1\n", "columns 'a', 'b' hold text"),
@@ -296,7 +296,7 @@ def test_parquet_tables_that_cannot_be_used_are_named(tmp_path):
     refused(write(a=[1.0, float("nan")]), "column 'a' lacks a value in row 1")
     refused(write(a=[[1, 2], [3]]), r"column 'a' holds list<.*int64> \(first: \[1, 2\] in row 0")
     refused(write(a=pa.array([], pa.float32())), "has no rows")
-    refused(write(a=[1, 2], __index_level_0__=[0, 1]), "named '__index_level_0__', an index: .*--columns a")
+    refused(write(a=[1, 2], __index_level_0__=[0, 1]), "named '__index_level_0__', an index: .*`columns=a`")
     refused(write(a=pa.array(["x", "y"]).dictionary_encode(), b=[1, 2]), "column 'a' holds text")
     assert open_source(write(a=[Decimal("1.25"), Decimal(2)])).values.tolist() == [[1.25], [2.0]]
     assert open_source(write(a=pa.array([1, 2], pa.float32()))).values.dtype == np.float32
@@ -358,7 +358,7 @@ def test_mixed_sizes_need_a_size_and_are_cropped_around_the_centre(tmp_path):
     picture(tmp_path / "a.png", wide)
     picture(tmp_path / "b.png", np.full((20, 20, 3), 100, np.uint8))
     picture(tmp_path / "c.png", np.full((20, 20, 3), 100, np.uint8))
-    refused(tmp_path, r"pictures of 2 sizes \(2 of 20×20, 1 of 10×30; height×width\): .*--size, such as 20x20")
+    refused(tmp_path, r"pictures of 2 sizes \(2 of 20×20, 1 of 10×30; height×width\): .*`size=20x20`")
     values = open_source(tmp_path, SourceConfig(size=(5, 5))).values
     assert values.shape == (3, 3, 5, 5)
     assert (values[0, :, :, 2] == 200).all()

@@ -4,7 +4,11 @@ __all__ = ["BusyError", "FetchError", "InputError", "TrainingError", "VersionErr
 
 
 class InputError(ValueError):
-    """A value from the user that cannot be used; the message names it, what was expected, and what to do."""
+    """A value from the user that cannot be used; the message names it, what was expected, and what to do.
+
+    An argument that the message names stands in backticks, as `latent_dim` or `scaling=none`: the command line writes
+    it as a flag.
+    """
 
 
 class BusyError(InputError):

@@ -28,7 +28,7 @@ try:
 
     from gpin._core.errors import BusyError, FetchError, InputError, TrainingError
     from gpin.cli import data, demo, experiment, methods, runs, train  # noqa: F401  (their commands register themselves)
-    from gpin.cli.base import CheckError, Flag, app
+    from gpin.cli.base import CheckError, Flag, app, with_flags
 except KeyboardInterrupt:  # before `main` is there to say so
     _leave()
 
@@ -79,9 +79,9 @@ def _sentence(error: Exception) -> tuple[str, int]:
             said = f"unexpected {error.unused_tokens[0]!r}: {command} takes no more than came before it"
         return f"{said} (see {command} --help)", WRONG_USE
     if isinstance(error, BusyError | FetchError | TrainingError | CheckError):
-        return str(error), FAILED
+        return with_flags(str(error)), FAILED
     if isinstance(error, InputError):
-        return str(error), WRONG_USE
+        return with_flags(str(error)), WRONG_USE
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror, FAILED
     return f"unexpected {type(error).__name__}: {error} (--traceback shows where)", FAILED

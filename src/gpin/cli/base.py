@@ -2,6 +2,7 @@
 
 import json as jsonlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -81,7 +82,22 @@ def console() -> "Console":
 
 def tell(sentence: str) -> None:
     """Something that the user should know beside the result, on stderr."""
-    print("gpin: " + " ".join(sentence.split()), file=sys.stderr)
+    print("gpin: " + " ".join(with_flags(sentence).split()), file=sys.stderr)
+
+
+def with_flags(sentence: str) -> str:
+    """A sentence of the library in the words of the command line: arguments in backticks become flags.
+
+    Example:
+        >>> with_flags("choose columns with `columns=a,b`, or set `latent_dim`")
+        'choose columns with --columns a,b, or set --latent-dim'
+    """
+
+    def flag(found: re.Match[str]) -> str:
+        value = "" if found[2] is None else " " + found[2]
+        return "--" + found[1].replace("_", "-") + value
+
+    return re.sub(r"`([a-z_]+)(?:=([^`]*))?`", flag, sentence)
 
 
 def on_terminal() -> bool:

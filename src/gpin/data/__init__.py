@@ -4,7 +4,7 @@ from gpin.data.batches import Batches, hold_out
 from gpin.data.benchmarks import BENCHMARKS, Benchmark, Images, data_folder, load_benchmark
 from gpin.data.fetch import FILES, FileCheck, RemoteFile, check, fetch, where
 from gpin.data.scaling import Scaling, check_values, choose_scaling
-from gpin.data.sets import DataConfig, DataSet, Rows, as_model_data, prepare
+from gpin.data.sets import DataConfig, DataSet, Rows, as_model_data, split_and_scale
 from gpin.data.sources import Source, SourceConfig, applicable_options, open_source
 from gpin.data.splits import Parts, SplitRows, split, split_rows
 
@@ -34,8 +34,8 @@ __all__ = [
     "hold_out",
     "load_benchmark",
     "open_source",
-    "prepare",
     "split",
+    "split_and_scale",
     "split_rows",
     "where",
 ]

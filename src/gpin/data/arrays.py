@@ -28,7 +28,7 @@ def read_npz(path: Path, key: str | None) -> np.ndarray:
         if not members:
             raise InputError(f"{path} holds no arrays")
         if key is None and len(members) > 1:
-            raise InputError(f"{path} holds {len(members)} arrays: choose one with --key, from {', '.join(members)}")
+            raise InputError(f"{path} holds {len(members)} arrays: choose one with `key`, from {', '.join(members)}")
         key = next(iter(members)) if key is None else key
         if key not in members:
             raise InputError(f"{path} has no array {key!r}: {suggest(key, list(members))}")

@@ -91,7 +91,7 @@ def _one_size(folder: Path, sizes: list[tuple[int, int]]) -> tuple[int, int]:
         height, width = counts[0][0]
         raise InputError(
             f"{folder} holds pictures of {len(counts)} sizes ({said}{', …' if len(counts) > 4 else ''}; height×width): "
-            f"bring them to one with --size, such as {height}x{width}"
+            f"bring them to one with `size={height}x{width}`"
         )
     return counts[0][0]
 

@@ -261,9 +261,9 @@ def _standardised(survey: _Survey, data: _Data) -> Scaling:
         said = ", ".join(f"{data.column(i)} is always {low[i]:.6g}" for i in constant[:4])
         more = f" and {len(constant) - 4} more columns are constant" if len(constant) > 4 else ""
         out = "leave it out" if len(constant) == 1 else "leave them out"
-        how = f"{out} with --columns" if data.columns is not None else out
+        how = f"{out} with `columns`" if data.columns is not None else out
         raise InputError(
-            f"{data.name}: {said}{more} in the training part and cannot be standardised: {how}, or use --scaling none"
+            f"{data.name}: {said}{more} in the training part and cannot be standardised: {how}, or use `scaling=none`"
         )
     size = np.maximum(np.abs(low), np.abs(high))
     odd = np.flatnonzero((size > HUGE) | (deviation < 1 / HUGE))

@@ -16,7 +16,7 @@ from gpin.data.scaling import Scaling, ScalingKind, check_values, choose_scaling
 from gpin.data.sources import Source, SourceConfig
 from gpin.data.splits import split_rows
 
-__all__ = ["DataConfig", "DataSet", "Rows", "as_model_data", "prepare"]
+__all__ = ["DataConfig", "DataSet", "Rows", "as_model_data", "split_and_scale"]
 
 
 class Rows(Dataset[Tensor]):
@@ -70,7 +70,7 @@ class DataConfig(Config):
     """How data is read, scaled and split.
 
     Arguments:
-        source: How it is read: for `open_source`, which comes before `prepare`.
+        source: How it is read: for `open_source`, which comes before `split_and_scale`.
         scaling: "auto" chooses by what the data is, see `choose_scaling`.
         seed: Of the split.
         limit: Train on at most so many instances, chosen at random; validation and test parts stay whole.
@@ -100,7 +100,7 @@ class DataSet:
         return self.source.shape
 
 
-def prepare(source: Source, config: DataConfig, scaling: Scaling | None = None) -> DataSet:
+def split_and_scale(source: Source, config: DataConfig, scaling: Scaling | None = None) -> DataSet:
     """Split a source as the paper does and find its scaling; every value is checked.
 
     A source with a test part of its own keeps it and gives a tenth for validation; others are split 80/10/10.
@@ -112,7 +112,7 @@ def prepare(source: Source, config: DataConfig, scaling: Scaling | None = None) 
 
     Example:
         >>> from gpin.data import open_source
-        >>> data = prepare(open_source("digits"), DataConfig(limit=100))
+        >>> data = split_and_scale(open_source("digits"), DataConfig(limit=100))
         >>> len(data.train), len(data.validation), len(data.test), data.scaling.kind
         (100, 179, 179, 'pixels')
     """
@@ -168,7 +168,7 @@ def as_model_data(
     if values.shape[1:] != tuple(shape):
         raise InputError(
             f"{source.name} holds {_said(values.shape[1:])}, but the model was trained on {_said(tuple(shape))}: "
-            "give data of that shape" + (" (--size and --grey for a folder of pictures)" if len(shape) == 3 else "")
+            "give data of that shape" + (" (`size` and `grey` for a folder of pictures)" if len(shape) == 3 else "")
         )
     check_values(values, scaling, source.columns if columns is None else columns, source.name)
     return Rows(values, np.arange(len(values)), scaling, source.names)

@@ -165,7 +165,7 @@ def _refuse_options(config: SourceConfig, what: str, applicable: tuple[str, ...]
     for option in config.changed():
         if option not in applicable:
             whose = of.get(option, "folders of pictures")
-            raise InputError(f"--{option} is an option of {whose} and does not apply to {what}: leave it out")
+            raise InputError(f"`{option}` is an option of {whose} and does not apply to {what}: leave it out")
 
 
 def _short(path: Path) -> str:

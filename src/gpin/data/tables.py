@@ -94,7 +94,7 @@ def _chosen(path: Path, names: list[str], columns: tuple[str, ...] | None) -> li
         if index:
             rest = [name for name in names if not INDEX.fullmatch(name)]
             said = f"named {names[index[0]]!r}, an index" if names[index[0]] else "without a name, perhaps an index"
-            raise InputError(f"{path}: column {index[0] + 1} is {said}: choose columns with --columns {listed(rest)}")
+            raise InputError(f"{path}: column {index[0] + 1} is {said}: choose columns with `columns={listed(rest)}`")
         return names
     for name, times in Counter(columns).items():
         if name not in names:
@@ -112,7 +112,7 @@ def _values(path: Path, table: pa.Table) -> np.ndarray:
     # A column without any value has type null; that is said below.
     other = [field.name for field in table.schema if not _is_numeric(field.type) and not pa.types.is_null(field.type)]
     if other:
-        advice = f"choose numeric columns with --columns {listed(numeric)}" if numeric else "there is no numeric column"
+        advice = f"choose numeric columns with `columns={listed(numeric)}`" if numeric else "there is no numeric column"
         what, example = _what_they_hold(table, other)
         raise InputError(f"{path}: {what}: {POINT if COMMA.fullmatch(example) else advice}")
     for name in table.column_names:
@@ -122,7 +122,7 @@ def _values(path: Path, table: pa.Table) -> np.ndarray:
             row = next(i for i, value in enumerate(_plain(column)) if value is None or value != value)
             raise InputError(
                 f"{path}: column {name!r} lacks a value in row {row} (counting from 0; {missing} in all): fill or "
-                f"remove such rows, or leave the column out with --columns"
+                f"remove such rows, or leave the column out with `columns`"
             )
     arrays = [_numbers(table[name]) for name in table.column_names]
     values = room_for((table.num_rows, len(arrays)), np.result_type(*arrays), str(path))

@@ -192,7 +192,7 @@ class Experiment:
             if name not in ROWS:
                 raise InputError(f"there is no row {name!r}: {suggest(name, list(ROWS))}")
         if self.grid and any(dim != 2 for dim in latent_dims or ()):
-            raise InputError(f"{self.name} compares with the true posterior in a plane: it takes --latent-dim 2 only")
+            raise InputError(f"{self.name} compares with the true posterior in a plane: it takes `latent_dim=2` only")
         return [
             Entry(row, data, dim, split, start, protocol.job(data, row, dim, split, start, self.decoder, self.grid))
             for data in self.data

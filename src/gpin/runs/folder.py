@@ -23,7 +23,7 @@ import torch
 
 from gpin._core.errors import InputError
 from gpin._core.files import as_path, checksum, read_record, write_record
-from gpin.data import BENCHMARKS, DataSet, Scaling, open_source, prepare
+from gpin.data import BENCHMARKS, DataSet, Scaling, open_source, split_and_scale
 from gpin.runs.settings import RunSettings
 from gpin.training import History
 from gpin.training.checkpoints import Checkpoint, Checkpoints
@@ -95,7 +95,7 @@ class Run:
                 f"{source.location} is not the data that {self.folder} was trained on, or has changed since: "
                 "its fingerprint differs"
             )
-        return prepare(source, self.settings.data, self.scaling)
+        return split_and_scale(source, self.settings.data, self.scaling)
 
     def checkpoint(self, tell: Tell) -> Checkpoint | None:
         """The newest good state of its training."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpin._core.errors import BusyError, InputError, TrainingError, VersionError
 from gpin._core.files import as_path, remove_unfinished, write_record
-from gpin.data import DataSet, open_source, prepare
+from gpin.data import DataSet, open_source, split_and_scale
 from gpin.runs.folder import FORMAT, VERSION, Run, Tell, environment, open_run
 from gpin.runs.settings import RunSettings
 from gpin.training import Epoch, History, fit
@@ -52,7 +52,7 @@ def train(
     settings.model.check()
     processes = Processes(device)
     source = open_source(data, settings.data.source)
-    parts = prepare(source, settings.data)
+    parts = split_and_scale(source, settings.data)
     first = None if start is None else _started_from(as_path(start, "the start"), tell)
     model = settings.model
     likelihood = model.likelihood

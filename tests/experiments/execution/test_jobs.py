@@ -8,7 +8,7 @@ from experiments.grids import SCORING, job
 
 import gpin
 from gpin._core.errors import InputError
-from gpin.data import Rows, Scaling, open_source, prepare
+from gpin.data import Rows, Scaling, open_source, split_and_scale
 from gpin.experiments.execution.jobs import RECIPE, Job, Scoring, score_instances
 from gpin.experiments.execution.store import Store
 from gpin.experiments.execution.worker import do
@@ -48,7 +48,7 @@ def test_a_job_is_checked():
 
 @pytest.fixture(scope="module")
 def rows():
-    return random_rows(prepare(open_source("digits"), job().settings.data).test, 10, 0)
+    return random_rows(split_and_scale(open_source("digits"), job().settings.data).test, 10, 0)
 
 
 @pytest.mark.parametrize("method", ["vae", "gp"])

@@ -320,7 +320,7 @@ def check_data(store: Store, entries: Sequence[Entry], needed: Collection[str]) 
         if data in known and known[data] != {source.fingerprint()}:
             raise InputError(
                 f"{store.root} has results of other images under the name {data} than are here now: "
-                "take another --store, or move those results away"
+                "take another `store`, or move those results away"
             )
 
 

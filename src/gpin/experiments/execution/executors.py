@@ -130,7 +130,7 @@ def run_slurm(
     _check(workers, threads)
     submitit = _package("submitit", "slurm")
     if cluster is None and shutil.which("srun") is None:
-        raise InputError("there is no Slurm here: srun is not found; --executor local runs on this machine")
+        raise InputError("there is no Slurm here: srun is not found; `executor=local` runs on this machine")
     folder = str((store.root / "slurm").resolve())
     executor = submitit.AutoExecutor(folder=folder, cluster=cluster or "slurm", slurm_max_num_timeout=RETRIES)
     defaults = {"name": "gpin", "cpus_per_task": threads, "timeout_min": 24 * 60}
