@@ -229,7 +229,7 @@ def test_a_model_that_is_no_graph_is_refused(tmp_path):
 @pytest.mark.parametrize("package", ["onnx", "onnxscript"])
 def test_a_missing_package_is_named(package, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(gpin.InputError, match=rf"package {package}, .* pip install 'gpin\[export\]'$"):
+    with pytest.raises(gpin.InputError, match=rf"the package {package} is missing: pip install 'gpin\[export\]'$"):
         export(some()[0], tmp_path / "a.onnx")
 
 

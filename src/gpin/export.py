@@ -1,14 +1,12 @@
 """The inference path as an ONNX model: x → mean and standard deviation of z, and the encoder's uncertainty."""
 
 import copy
-import importlib
 import logging
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -16,6 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from gpin._core.errors import InputError
+from gpin._core.extras import extra
 from gpin._core.files import as_path, write_whole
 from gpin._core.inputs import whole_number
 from gpin.inference import METHODS, GPEncoder, Uncertainty
@@ -154,8 +153,9 @@ def _fix_counts(network: nn.Module) -> None:
 def _onnx(graph: _InferencePath, opset: int, metadata: dict[str, str]) -> bytes:
     """The graph as a checked ONNX model."""
     with _quiet():
-        onnx = _installed("onnx")
-        _installed("onnxscript")
+        with extra("export"):
+            import onnx
+            import onnxscript  # noqa: F401  (torch.onnx needs it)
         try:
             program = torch.onnx.export(
                 _traced(graph),
@@ -183,14 +183,6 @@ def _traced(graph: _InferencePath) -> torch.export.ExportedProgram:
     # A batch of 2, because torch takes a dimension of 1 for a constant.
     example = torch.zeros(2, *graph.vae.shape, dtype=graph.dtype)
     return torch.export.export(graph, (example,), dynamic_shapes=BATCH)
-
-
-def _installed(name: str) -> ModuleType:
-    """A package of the extra `export`, or an error that says how to get it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise InputError(f"export needs the package {name}, which is missing: pip install 'gpin[export]'") from None
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What a user can do wrong, said in one sentence."""
 
-__all__ = ["BusyError", "FetchError", "InputError", "TrainingError", "VersionError"]
+__all__ = ["BusyError", "FetchError", "InputError", "MissingPackageError", "TrainingError", "VersionError"]
 
 
 class InputError(ValueError):
@@ -17,6 +17,10 @@ class BusyError(InputError):
 
 class FetchError(InputError):
     """A download that failed: the same may succeed later."""
+
+
+class MissingPackageError(InputError, ImportError):
+    """A package of an optional extra that is not installed; the message names the extra."""
 
 
 class VersionError(InputError):

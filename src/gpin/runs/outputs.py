@@ -14,6 +14,7 @@ from gpin.data import BENCHMARKS, Scaling
 from gpin.data.io import listed
 from gpin.data.pictures import PICTURES
 from gpin.data.tables import is_number
+from gpin.report.images import image_grid, image_png, pairs
 from gpin.runs.apply import Columns
 
 __all__ = ["ENDINGS", "check_output", "pairs_picture", "picture", "write_array", "write_table"]
@@ -114,16 +115,12 @@ def write_array(path: Path, batches: Iterable[np.ndarray], count: int) -> None:
 
 def picture(images: Tensor, scaling: Scaling) -> bytes:
     """Images `(count, channels, height, width)`, in the units of the model, in a square as a PNG file."""
-    from gpin.report.plots import image_grid, image_png  # brings matplotlib, which nothing else here needs
-
     grid = image_grid(_unit(images, images, scaling), columns=min(ACROSS, math.ceil(math.sqrt(len(images)))))
     return image_png(grid, _magnified(images))
 
 
 def pairs_picture(x: Tensor, reconstructions: Tensor, scaling: Scaling) -> bytes:
     """Images, each above its reconstruction, sixteen side by side, as a PNG file."""
-    from gpin.report.plots import image_png, pairs
-
     parts = (_unit(part, x, scaling) for part in (x, reconstructions))
     above, below = ([part[i : i + ACROSS] for i in range(0, len(part), ACROSS)] for part in parts)
     blocks = [pairs(*rows) for rows in zip(above, below, strict=True)]

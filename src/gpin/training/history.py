@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpin._core.errors import InputError
+from gpin._core.extras import extra
 from gpin._core.files import write_whole
 
 __all__ = ["Epoch", "History", "Metrics"]
@@ -108,8 +108,6 @@ def _write_changed(path: Path, content: bytes) -> None:
 
 def _tensorboard(folder: Path, done: int) -> Callable[[], Any]:
     """What makes a writer of events after so many epochs; whether there can be one is said now."""
-    try:
+    with extra("tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ModuleNotFoundError:
-        raise InputError("TensorBoard is not installed: pip install 'gpin[tensorboard]'") from None
     return partial(SummaryWriter, str(folder), purge_step=done + 1)

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gpin._core.errors import TrainingError
+from gpin._core.extras import extra
 from gpin._core.shards import Share, shared
 
 __all__ = ["Processes"]
@@ -43,7 +44,8 @@ class Processes:
     def __init__(self, device: str | torch.device | None = None) -> None:
         self.share = Share()
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            from accelerate import PartialState
+            with extra("distributed"):
+                from accelerate import PartialState
 
             on_cpu = not torch.cuda.is_available() or (device is not None and torch.device(device).type == "cpu")
             _meet("gloo" if on_cpu else "nccl")

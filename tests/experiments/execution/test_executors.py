@@ -398,7 +398,7 @@ def test_no_workers_or_threads_are_refused(executor, wrong, tmp_path):
 @pytest.mark.parametrize(("executor", "package"), [(run_slurm, "submitit"), (run_ray, "ray")])
 def test_a_package_that_is_missing_is_named(executor, package, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InputError, match=rf"needs the package {package}: pip install 'gpin\["):
+    with pytest.raises(InputError, match=rf"the package {package} is missing: pip install 'gpin\["):
         executor(Store(tmp_path), [job()], 1)
 
 

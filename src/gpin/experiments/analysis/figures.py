@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow.parquet as parquet
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from gpin._core.errors import InputError
@@ -23,7 +22,7 @@ PIXELS = 80
 """Of the picture of a posterior, along a side."""
 
 
-def uncertainty_figure(store: Store, entries: Sequence[Entry], row: str = "gp") -> Figure:
+def uncertainty_figure(store: Store, entries: Sequence[Entry], row: str = "gp") -> plots.Figure:
     """Six instances by rising uncertainty: posteriors, images and reconstructions, of a row's first run.
 
     Arguments:

@@ -3,18 +3,21 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import numpy as np
 import torch
 
 from gpin._core.errors import InputError
+from gpin._core.extras import extra
 from gpin.data import open_source
 from gpin.experiments.analysis.statistics import PairedDifference, Summary, paired_difference
 from gpin.experiments.execution.store import Store
 from gpin.experiments.protocols import Entry
 from gpin.report.numbers import Correlation
+
+if TYPE_CHECKING:
+    import duckdb
 
 __all__ = ["BASELINE", "Gathered", "Line", "PosteriorLine", "check_data"]
 
@@ -156,8 +159,11 @@ class Gathered:
         return sorted({(count["train"], count["test"]) for count in counts})
 
     @cached_property
-    def _scores(self) -> duckdb.DuckDBPyConnection:
+    def _scores(self) -> "duckdb.DuckDBPyConnection":
         """Table `runs`, of each split the best on validation data, and table `scores`, all of their instances."""
+        with extra("experiments"):
+            import duckdb
+
         connection = duckdb.connect()
         connection.execute(
             "create table every (method text, data text, dim integer, split integer, identity text, "
@@ -262,11 +268,14 @@ class Gathered:
 
         None where a run does not have them, such as an uncertainty; instances for which one is not known are left out.
         """
+        with extra("experiments"):
+            from duckdb import BinderException
+
         place = {"method": row, "data": data, "dim": latent_dim}
         try:
             sql = f"select split, ({x})::double as x, ({y})::double as y from scores {HERE} order by split, instance"
             found = self._query(sql, place)
-        except duckdb.BinderException:  # no run at all has such a score
+        except BinderException:  # no run at all has such a score
             return None
         each = []
         for split in np.unique(found["split"]):

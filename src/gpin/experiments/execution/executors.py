@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpin._core.errors import InputError, TrainingError
+from gpin._core.extras import extra
 from gpin.data import data_folder
 from gpin.data.io import one_line
 from gpin.experiments.execution.jobs import Job
@@ -100,7 +101,7 @@ class _SlurmWorker:
 
     def checkpoint(self, *arguments: Any) -> Any:
         """What to submit in place of this one."""
-        return _package("submitit", "slurm").helpers.DelayedSubmission(self, *arguments)
+        return _submitit().helpers.DelayedSubmission(self, *arguments)
 
 
 def run_slurm(
@@ -128,7 +129,7 @@ def run_slurm(
         options: More for submitit, such as {"timeout_min": 600, "slurm_partition": "gpu"}.
     """
     _check(workers, threads)
-    submitit = _package("submitit", "slurm")
+    submitit = _submitit()
     if cluster is None and shutil.which("srun") is None:
         raise InputError("there is no Slurm here: srun is not found; `executor=local` runs on this machine")
     folder = str((store.root / "slurm").resolve())
@@ -178,7 +179,8 @@ def run_ray(
         address: Of the cluster, such as "auto"; by default a cluster of this machine alone.
     """
     _check(workers, threads)
-    ray = _package("ray", "ray")
+    with extra("ray"):
+        import ray
     plan = str(write_plan(store, jobs).resolve())
     ray.init(
         address=address or "local",  # None would join a cluster that happens to run here
@@ -227,13 +229,10 @@ def _check(workers: int, threads: int) -> None:
             raise InputError(f"the number of {name} must be at least 1, got {value}")
 
 
-def _package(name: str, extra: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        raise InputError(f"this executor needs the package {name}: pip install 'gpin[{extra}]'") from None
+def _submitit() -> Any:
+    with extra("slurm"):
+        import submitit
+    return submitit
 
 
 EXECUTORS = {"local": run_local, "slurm": run_slurm, "ray": run_ray}

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from gpin._core.seeding import seeded
@@ -97,14 +96,14 @@ def tiles(one: Scored, data: DataSet, display: Display, count: int) -> list[Tile
     return found
 
 
-def curves(scored: Sequence[Scored], noun: str) -> Figure:
+def curves(scored: Sequence[Scored], noun: str) -> plots.Figure:
     """The ELBO by epoch, of the runs whose history is known; every run keeps its colour."""
     lines = {one.name: {"validation": one.history.validation, "training": one.history.train} for one in scored}
     marks = {one.name: one.history.best for one in scored if one.history.best}
     return plots.curves(lines, "epoch", f"ELBO, nats {noun}", marks)
 
 
-def gap(one: Scored, index: int) -> Figure:
+def gap(one: Scored, index: int) -> plots.Figure:
     """Uncertainty against the gap, in the run's colour."""
     assert one.uncertainty is not None
     uncertainty = one.uncertainty[one.chosen]

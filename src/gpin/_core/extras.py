@@ -1,0 +1,29 @@
+"""Packages that gpin can do without: they are imported where they are used, inside `with extra(…)`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpin._core.errors import MissingPackageError
+
+__all__ = ["extra"]
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Import the packages of an optional extra inside this context; a missing one raises an error that names the extra.
+
+    Example:
+        >>> with extra("plots"):
+        ...     import surely_not_installed
+        Traceback (most recent call last):
+            ...
+        gpin._core.errors.MissingPackageError: the package surely_not_installed is missing: pip install 'gpin[plots]'
+
+    Arguments:
+        name: The extra, one of `project.optional-dependencies` in pyproject.toml.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        raise MissingPackageError(f"the package {package} is missing: pip install 'gpin[{name}]'") from None
