@@ -6,20 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
+from gpin.evaluation.scores import mean_and_error, share_above
+
 __all__ = ["Correlation", "caution", "mean_and_error", "number", "plus_minus", "share_above", "without_nan"]
-
-
-def mean_and_error(values: Tensor) -> tuple[float, float]:
-    """The mean over instances, and its standard error (NaN for one instance)."""
-    values = values.double()
-    error = values.std().item() / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return values.mean().item(), error
-
-
-def share_above(khat: Tensor) -> float:
-    """Of instances with k̂ > 0.7, among those where it is known; NaN where it is nowhere."""
-    known = khat[~khat.isnan()]
-    return (known > 0.7).double().mean().item() if len(known) else math.nan
 
 
 def caution(encoder: float, refined: float, noun: str) -> str:

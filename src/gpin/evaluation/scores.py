@@ -1,0 +1,549 @@
+"""Every score of a trained model, in one registry that describes itself.
+
+A `Score` says what it is called, how it is computed for each instance, how the instances are summarised and how the
+result is read. Everything that shows scores is made from `SCORES`: the terminal and the JSON of `gpin evaluate`, the
+page of `gpin report`, the columns of an experiment's store and its tables. To add a diagnostic, write its function and
+register one entry here.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from gpin._core.errors import InputError
+from gpin.evaluation.gaps import amortization_gap, approximation_gap, grid_gaps, inference_gap
+from gpin.evaluation.importance import LogLikelihood
+from gpin.inference import ELBO, Uncertainty
+
+if TYPE_CHECKING:
+    from gpin.vae import VAE
+
+__all__ = [
+    "MEAN",
+    "MEDIAN",
+    "REFINED",
+    "SCORES",
+    "Columns",
+    "Measurement",
+    "Reduction",
+    "Score",
+    "join_columns",
+    "mean_and_error",
+    "register",
+    "share_above",
+    "with_derived",
+]
+
+Columns = Mapping[str, Tensor]
+"""Values of instances by the name of the score, each `(n,)`."""
+
+REFINED = "refined_"
+"""What the name of a score begins with if it is taken from refined proposals, such as `refined_ess`."""
+
+
+# From instances to a number --------------------------------------------------------------------------
+
+
+def mean_and_error(values: Tensor) -> tuple[float, float]:
+    """The mean over instances, and its standard error (NaN for one instance)."""
+    values = values.double()
+    error = values.std().item() / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return values.mean().item(), error
+
+
+def share_above(khat: Tensor) -> float:
+    """The share of instances with k̂ > 0.7 among those where k̂ is known; NaN if it is known for none."""
+    known = khat[~khat.isnan()]
+    return (known > 0.7).double().mean().item() if len(known) else math.nan
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How the values of n instances become one number.
+
+    Attributes:
+        name: The key of the number in JSON.
+        of: Values `(n,)` → the number; NaN where it is not known.
+        stderr: Values `(n,)` → the number's standard error over instances, if it has one.
+        format: How the number is written, instead of the score's own format.
+    """
+
+    name: str
+    of: Callable[[Tensor], float]
+    stderr: Callable[[Tensor], float] | None = None
+    format: str | None = None
+
+
+MEAN = Reduction("mean", lambda values: mean_and_error(values)[0], lambda values: mean_and_error(values)[1])
+MEDIAN = Reduction("median", lambda values: values.nanmedian().item())
+SHARE_ABOVE = Reduction("share_above_0.7", share_above, format=".0%")
+ERROR_OF_MEAN = Reduction("error_of_mean", lambda values: values.double().square().sum().sqrt().item() / len(values))
+"""The standard error of a mean whose terms have these independent errors: √(Σ e²) / n."""
+
+
+# Scores ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What was measured of a batch of instances; None where something was not, or where the method lacks it.
+
+    Attributes:
+        vae: The model.
+        x: The instances, `(batch, *shape)`.
+        encoder: log p(x) with proposals of the encoder.
+        refined: log p(x) with refined proposals.
+        elbo: The bound that training raises, with its terms.
+        uncertainty: The encoder's own.
+        grid: What the grid says in a latent plane, see `gpin.evaluation.grid.grid_scores`.
+        log_volume: Σ log scale over the numbers of an instance: log p(value) = log p(x) − log_volume in the units of
+            the data.
+    """
+
+    vae: "VAE"
+    x: Tensor
+    encoder: LogLikelihood | None = None
+    refined: LogLikelihood | None = None
+    elbo: ELBO | None = None
+    uncertainty: Uncertainty | None = None
+    grid: Columns | None = None
+    log_volume: float | None = None
+
+    def columns(self) -> dict[str, Tensor]:
+        """The values of all scores that can be measured from it, each `(batch,)` in float64 on the CPU."""
+        found = {}
+        for name, score in SCORES.items():
+            values = None if score.measure is None else score.measure(self)
+            if values is None:
+                continue
+            if values.shape != self.x.shape[:1]:
+                raise InputError(
+                    f"score {name!r} has shape {tuple(values.shape)} for {len(self.x)} instances: "
+                    "it must give one value per instance"
+                )
+            found[name] = values.detach().double().cpu()
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """A number that says something about a model or its inference, and how to compute, summarise and read it.
+
+    It is measured, or derived from the values of other scores; a store holds only what is measured.
+
+    Arguments:
+        name: The key in JSON and the column in a store.
+        symbol: The head of its column in a table.
+        title: The label of its row in `gpin evaluate` and `gpin report`.
+        explanation: What it is and how to read it, a phrase without a full stop.
+        unit: Such as "nats"; empty for a pure number.
+        better: Which direction is better, if any.
+        reductions: Over instances; the first is the headline, and the one that tables show.
+        format: How its values are written, a format specification.
+        measure: Measurement → its values `(batch,)`, or None where they are not known.
+        derive: The values `(n,)` of the scores in `inputs` → its own, `(n,)`.
+        inputs: The scores that it is derived from.
+        under: The score of which it is a detail, and below which it is shown.
+        in_runs: Whether `gpin evaluate` and `gpin report` have a row for it.
+        table: Which table of an experiment has a column for it.
+        remark: What a reader should know about a value of the headline; empty for most values.
+    """
+
+    name: str
+    symbol: str
+    title: str
+    explanation: str
+    unit: str = ""
+    better: Literal["higher", "lower", ""] = ""
+    reductions: tuple[Reduction, ...] = (MEAN,)
+    format: str = ".2f"
+    measure: Callable[[Measurement], Tensor | None] | None = None
+    derive: Callable[..., Tensor] | None = None
+    inputs: tuple[str, ...] = ()
+    under: str | None = None
+    in_runs: bool = True
+    table: Literal["likelihood", "diagnostics", "posterior"] | None = "diagnostics"
+    remark: Callable[[float], str] = lambda value: ""
+
+    def __post_init__(self) -> None:
+        if (self.measure is None) == (self.derive is None):
+            raise InputError(f"score {self.name!r} must have either measure or derive")
+
+    def value(self, values: Tensor) -> float:
+        """The headline for values `(n,)`."""
+        return self.reductions[0].of(values)
+
+    def record(self, values: Tensor) -> dict[str, float]:
+        """All numbers for values `(n,)`, by the name of the reduction, with the headline's `stderr` if it has one.
+
+        Example:
+            >>> SCORES["log_likelihood"].record(torch.tensor([1.0, 3.0]))
+            {'mean': 2.0, 'stderr': 1.0}
+        """
+        found = {reduction.name: reduction.of(values) for reduction in self.reductions}
+        error = self.reductions[0].stderr
+        return found if error is None else {**found, "stderr": error(values)}
+
+    def text(self, values: Tensor) -> str:
+        """All numbers for values `(n,)` as a reader sees them, without the unit.
+
+        Example:
+            >>> SCORES["log_likelihood"].text(torch.tensor([-1.0, -3.0]))
+            '−2.00 ± 1.00'
+            >>> SCORES["khat"].text(torch.tensor([0.1, 0.2, 0.3, 0.9]))
+            '25 % (median 0.20)'
+        """
+        first, *others = self.reductions
+        shown = self.written(first.of(values))
+        if first.stderr is not None and math.isfinite(error := first.stderr(values)):
+            shown += f" ± {self.written(error)}"
+        beside = ((other, other.of(values)) for other in others)
+        more = [f"{other.name} {self.written(found, other)}" for other, found in beside if math.isfinite(found)]
+        return shown + (f" ({', '.join(more)})" if more else "")
+
+    def written(self, value: float, reduction: Reduction | None = None) -> str:
+        """One number as text, with a true minus sign; a dash where it is not known.
+
+        Example:
+            >>> SCORES["elbo"].written(-1.0), SCORES["khat"].written(0.25), SCORES["elbo"].written(math.nan)
+            ('−1.00', '25 %', '—')
+        """
+        if not math.isfinite(value):
+            return "—"
+        form = (reduction or self.reductions[0]).format or self.format
+        return f"{value:{form}}".replace("-", "−").replace("%", " %")
+
+    @property
+    def reading(self) -> str:
+        """The explanation, with the unit and the direction that is better."""
+        better = f"{self.better} is better" if self.better else ""
+        return "; ".join(part for part in (self.explanation, self.unit, better) if part)
+
+
+def register(score: Score) -> Score:
+    """Add a score to the registry: everything that shows scores then shows it too."""
+    if score.name in SCORES:
+        raise InputError(f"there is a score {score.name!r} already: choose another name")
+    unknown = [name for name in (*score.inputs, *([score.under] if score.under else [])) if name not in SCORES]
+    if unknown:
+        raise InputError(f"score {score.name!r} refers to {unknown[0]!r}, which is not a registered score")
+    SCORES[score.name] = score
+    return score
+
+
+def with_derived(columns: Columns) -> dict[str, Tensor]:
+    """The columns, and those that can be derived from them."""
+    found = dict(columns)
+    for name, score in SCORES.items():
+        if score.derive is not None and name not in found and all(given in found for given in score.inputs):
+            found[name] = score.derive(*(found[given] for given in score.inputs))
+    return found
+
+
+def join_columns(parts: Iterable[Columns]) -> dict[str, Tensor]:
+    """The columns of several batches as one."""
+    parts = list(parts)
+    return {name: torch.cat([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+
+
+# The registry ----------------------------------------------------------------------------------------
+
+
+def _of(part: str, attribute: str) -> Callable[[Measurement], Tensor | None]:
+    """An attribute of a part of the measurement."""
+
+    def measure(measurement: Measurement) -> Tensor | None:
+        found = getattr(measurement, part)
+        return None if found is None else getattr(found, attribute)
+
+    return measure
+
+
+def _bits(proposal: str) -> Callable[[Measurement], Tensor | None]:
+    """−log₂ p(value) / D in the units of the data."""
+
+    def measure(measurement: Measurement) -> Tensor | None:
+        values = _of(proposal, "values")(measurement)
+        if values is None or measurement.log_volume is None:
+            return None
+        return -(values - measurement.log_volume) / (measurement.x[0].numel() * math.log(2))
+
+    return measure
+
+
+def _grid(name: str) -> Callable[[Measurement], Tensor | None]:
+    return lambda measurement: None if measurement.grid is None else measurement.grid[name]
+
+
+def _collapsed(kl: float) -> str:
+    return "the code tells nothing, the posterior has collapsed" if kl < 0.1 else ""
+
+
+def _khat_unknown(share: float) -> str:
+    return "unknown: it takes 25 samples to tell" if math.isnan(share) else ""
+
+
+def _of_both_proposals(score: Score) -> tuple[Score, Score]:
+    """A diagnostic of the log-likelihood by proposals of the encoder, and the same by refined ones."""
+    refined = replace(
+        score, name=REFINED + score.name, measure=_of("refined", score.name), under="refined_log_likelihood"
+    )
+    return score, refined
+
+
+_SCORES = (
+    Score(
+        name="log_likelihood",
+        symbol="log p(x), encoder",
+        title="log-likelihood",
+        explanation="how probable the model finds an instance: log p(x), by importance sampling with proposals of the "
+        "encoder",
+        unit="nats",
+        better="higher",
+        measure=_of("encoder", "values"),
+        table="likelihood",
+    ),
+    Score(
+        name="refined_log_likelihood",
+        symbol="log p(x), refined",
+        title="refined log-likelihood",
+        explanation="the same with proposals fitted to each instance, so that it scores the model and hardly the "
+        "encoder",
+        unit="nats",
+        better="higher",
+        measure=_of("refined", "values"),
+        table="likelihood",
+    ),
+    Score(
+        name="bits_per_dim",
+        symbol="bits/dim",
+        title="bits per dimension",
+        explanation="the log-likelihood in bits for each number of an instance, in the units of the data",
+        better="lower",
+        format=".3f",
+        measure=_bits("encoder"),
+        table=None,
+    ),
+    Score(
+        name="refined_bits_per_dim",
+        symbol="bits/dim, refined",
+        title="refined",
+        explanation="the same from the refined log-likelihood",
+        better="lower",
+        format=".3f",
+        measure=_bits("refined"),
+        under="bits_per_dim",
+        table=None,
+    ),
+    Score(
+        name="training_elbo",
+        symbol="training ELBO",
+        title="ELBO",
+        explanation="the bound that training raises: reconstruction − KL of z − KL of the weights",
+        unit="nats",
+        better="higher",
+        measure=_of("elbo", "value"),
+        table=None,
+    ),
+    Score(
+        name="reconstruction",
+        symbol="reconstruction",
+        title="reconstruction",
+        explanation="E[log p(x|z)], how probable an instance is given its code",
+        measure=_of("elbo", "reconstruction"),
+        under="training_elbo",
+        table=None,
+    ),
+    Score(
+        name="kl_to_prior",
+        symbol="KL of z",
+        title="KL of z",
+        explanation="KL(q(z|x) ‖ p(z)), what the code tells beyond its prior",
+        measure=_of("elbo", "kl"),
+        under="training_elbo",
+        table=None,
+        remark=_collapsed,
+    ),
+    Score(
+        name="weight_kl",
+        symbol="KL of the weights",
+        title="KL of the weights",
+        explanation="the cost of an encoder's random weights, shared by the training instances",
+        measure=_of("elbo", "weight_kl"),
+        under="training_elbo",
+        table=None,
+    ),
+    Score(
+        name="inference_gap",
+        symbol="inference gap",
+        title="inference gap",
+        explanation="log p(x) less the ELBO of the encoder's posterior: all that inference loses; the refined "
+        "log-likelihood stands in for log p(x)",
+        unit="nats",
+        better="lower",
+        derive=inference_gap,
+        inputs=("refined_log_likelihood", "elbo"),
+        table=None,
+    ),
+    Score(
+        name="amortization_gap",
+        symbol="amortization gap",
+        title="amortization gap",
+        explanation="the ELBO of the refined Gaussian, which stands in for the best of the encoder's family, less that "
+        "of the encoder's posterior; below zero where the refined Gaussian is the worse of the two",
+        unit="nats",
+        better="lower",
+        derive=amortization_gap,
+        inputs=("refined_elbo", "elbo"),
+        under="inference_gap",
+    ),
+    Score(
+        name="approximation_gap",
+        symbol="approximation gap",
+        title="approximation gap",
+        explanation="the rest of the inference gap: the refined log-likelihood less the ELBO of the refined Gaussian",
+        unit="nats",
+        better="lower",
+        derive=approximation_gap,
+        inputs=("refined_log_likelihood", "refined_elbo"),
+        under="inference_gap",
+        table=None,
+    ),
+    Score(
+        name="elbo",
+        symbol="ELBO",
+        title="ELBO of the encoder's posterior",
+        explanation="the bound of the encoder's posterior, from the samples of the log-likelihood",
+        unit="nats",
+        better="higher",
+        measure=_of("encoder", "elbo"),
+        in_runs=False,
+    ),
+    Score(
+        name="refined_elbo",
+        symbol="refined ELBO",
+        title="ELBO of the refined Gaussian",
+        explanation="the bound of the refined Gaussian, from the samples of the refined log-likelihood",
+        unit="nats",
+        better="higher",
+        measure=_of("refined", "elbo"),
+        in_runs=False,
+        table=None,
+    ),
+    *_of_both_proposals(
+        Score(
+            name="ess",
+            symbol="ESS",
+            title="effective samples",
+            explanation="how many of an instance's samples count",
+            better="higher",
+            reductions=(MEAN, MEDIAN),
+            format=".1f",
+            measure=_of("encoder", "ess"),
+            under="log_likelihood",
+        )
+    ),
+    *_of_both_proposals(
+        Score(
+            name="khat",
+            symbol="k̂ > 0.7",
+            title="Pareto-k̂ above 0.7",
+            explanation="share of instances of whose samples too few count, so that their scores cannot be trusted",
+            better="lower",
+            reductions=(SHARE_ABOVE, MEDIAN),
+            measure=_of("encoder", "khat"),
+            under="log_likelihood",
+            remark=_khat_unknown,
+        )
+    ),
+    *_of_both_proposals(
+        Score(
+            name="mc_error",
+            symbol="MC error",
+            title="Monte-Carlo error",
+            explanation="the random part of the error of the mean; too small where k̂ > 0.7",
+            unit="nats",
+            better="lower",
+            reductions=(ERROR_OF_MEAN,),
+            measure=_of("encoder", "mc_error"),
+            under="log_likelihood",
+        )
+    ),
+    Score(
+        name="uncertainty",
+        symbol="uncertainty",
+        title="uncertainty",
+        explanation="the variance of the encoder's own answer, summed over the latent dimensions",
+        measure=_of("uncertainty", "total"),
+        in_runs=False,
+        table=None,
+    ),
+    Score(
+        name="uncertainty_f",
+        symbol="uncertainty, f",
+        title="of the mean",
+        explanation="the part of the uncertainty that comes from the posterior mean",
+        measure=_of("uncertainty", "mean_part"),
+        in_runs=False,
+        table=None,
+    ),
+    Score(
+        name="uncertainty_h",
+        symbol="uncertainty, h",
+        title="of the standard deviation",
+        explanation="the part of the uncertainty that comes from the posterior standard deviation",
+        measure=_of("uncertainty", "std_part"),
+        in_runs=False,
+        table=None,
+    ),
+    Score(
+        name="log_evidence",
+        symbol="log p(x)",
+        title="exact log-likelihood",
+        explanation="exact, by quadrature on the grid",
+        unit="nats",
+        better="higher",
+        measure=_grid("log_evidence"),
+        table="posterior",
+    ),
+    Score(
+        name="kl",
+        symbol="inference gap",
+        title="exact inference gap",
+        explanation="KL(q‖p) from the encoder's posterior to the true one on the grid",
+        unit="nats",
+        better="lower",
+        measure=_grid("kl"),
+        table="posterior",
+    ),
+    Score(
+        name="best_kl",
+        symbol="approximation gap",
+        title="exact approximation gap",
+        explanation="the same of the diagonal Gaussian that is best for each instance",
+        unit="nats",
+        better="lower",
+        measure=_grid("best_kl"),
+        under="kl",
+        table="posterior",
+    ),
+    Score(
+        name="grid_amortization_gap",
+        symbol="amortization gap",
+        title="exact amortization gap",
+        explanation="the difference of the two",
+        unit="nats",
+        better="lower",
+        derive=lambda kl, best_kl: grid_gaps(kl, best_kl).amortization,
+        inputs=("kl", "best_kl"),
+        under="kl",
+        table="posterior",
+    ),
+)
+
+SCORES: dict[str, Score] = {score.name: score for score in _SCORES}
+"""Every score by name, in the order in which they are shown."""
