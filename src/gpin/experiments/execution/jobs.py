@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from gpin._core.config import Config
 from gpin._core.files import checksum
 from gpin._core.seeding import seeded
 from gpin.data import Rows
 from gpin.evaluation.grid import grid_scores
+from gpin.evaluation.scores import Measurement, join_columns
 from gpin.runs import RunSettings
 from gpin.runs.apply import batches, knows_uncertainty
 from gpin.vae import VAE
@@ -67,28 +67,27 @@ class Job(Config):
 def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]:
     """Scores of every instance as the columns of a table, each `(n,)`.
 
-    `instance`, its number in the test part; by proposals of the encoder `log_likelihood`, `elbo`, `ess`, `khat` and
-    `mc_error`, and by proposals fitted to each instance the same with `refined_` before; `uncertainty`,
-    `uncertainty_f` and `uncertainty_h` of methods that know; with a grid, `log_evidence`, `kl` and `best_kl`, see
-    `gpin.evaluation.grid`.
+    `instance` is the number of the instance in the test part. The other columns are those of
+    `gpin.evaluation.scores.SCORES` that can be measured from the log-likelihoods with proposals of the encoder and
+    with refined ones, from the uncertainty of methods that have one, and from the grid if `scoring` asks for it.
     """
-    columns: dict[str, list[Tensor]] = {}
     uncertain = knows_uncertainty(vae, rows)
-
-    def add(**values: Tensor) -> None:
-        for name, value in values.items():
-            columns.setdefault(name, []).append(value.double().cpu())
-
-    for number, x in enumerate(batches(rows)):
-        for before, proposal, seed in (("", "encoder", 2 * number), ("refined_", "refined", 2 * number + 1)):
-            with seeded(scoring.seed + seed):
-                found = vae.log_likelihood(x, scoring.samples, proposal)
-            add(**{before + "log_likelihood": found.values, before + "elbo": found.elbo})
-            add(**{before + name: getattr(found, name) for name in ("ess", "khat", "mc_error")})
-        if uncertain:
-            said = vae.uncertainty(x)
-            add(uncertainty=said.total, uncertainty_f=said.mean_part, uncertainty_h=said.std_part)
-        if scoring.grid:
-            with seeded(scoring.seed + 2 * number):
-                add(**grid_scores(vae, x))
-    return {"instance": rows.rows, **{name: torch.cat(parts).numpy() for name, parts in columns.items()}}
+    parts = []
+    for number, batch in enumerate(batches(rows)):
+        x, seed = vae.check(batch), scoring.seed + 2 * number
+        with seeded(seed):
+            encoder = vae.log_likelihood(x, scoring.samples, "encoder")
+        with seeded(seed + 1):
+            refined = vae.log_likelihood(x, scoring.samples, "refined")
+        with seeded(seed):
+            measurement = Measurement(
+                vae=vae,
+                x=x,
+                encoder=encoder,
+                refined=refined,
+                uncertainty=vae.uncertainty(x) if uncertain else None,
+                grid=grid_scores(vae, x) if scoring.grid else None,
+            )
+            parts.append(measurement.columns())
+    columns = join_columns(parts)
+    return {"instance": rows.rows, **{name: values.numpy() for name, values in columns.items()}}
