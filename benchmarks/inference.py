@@ -27,7 +27,7 @@ from torch.distributions import Distribution
 from torch.nn import functional
 
 import gpin
-from gpin.distributions import diagonal_normal
+from gpin.distributions import DiagonalNormal
 
 BATCH, LATENT_DIM = 128, 50
 SHAPE = (1, 28, 28)
@@ -95,7 +95,7 @@ def loop_over_dimensions(vae: gpin.VAE) -> Encode:
             variances = [(psi @ factor).square().sum(-1) for factor in factors]
             moments.append((psi @ mu.T, torch.stack(variances, dim=-1)))
         (f, f_variance), (h, h_variance) = moments
-        return diagonal_normal(mean + f, ((std + h).square() + h_variance + f_variance).sqrt())
+        return DiagonalNormal(mean + f, ((std + h).square() + h_variance + f_variance).sqrt())
 
     x = digits()[:BATCH]
     with torch.no_grad():

@@ -9,7 +9,7 @@ import torch
 from scipy import integrate, stats
 from torch.distributions import Independent, MultivariateNormal, Normal, kl_divergence
 
-from gpin.distributions import RandomMomentsNormal, diagonal_normal
+from gpin.distributions import DiagonalNormal, RandomMomentsNormal
 
 MEAN, SCALE_STD = 0.3, 0.7
 REGIMES = list(product((0.0, 0.3, 1.0, 2.0, 5.0, 8.5, 20.0), (0.05, 0.3, 1.0, 10.0)))  # h̄/s_h and s_f/s_h
@@ -179,7 +179,7 @@ def test_more_nodes_are_more_exact():
 
 def test_diagonal_normal_is_a_vector_distribution():
     mean, std, value = torch.randn(3, 2), torch.rand(3, 2) + 0.1, torch.randn(5, 3, 2)
-    q = diagonal_normal(mean, std)
+    q = DiagonalNormal(mean, std)
     dense = MultivariateNormal(mean, torch.diag_embed(std.square()))
     torch.testing.assert_close(q.log_prob(value), dense.log_prob(value))
     standard = Independent(Normal(torch.zeros(3, 2), torch.ones(3, 2)), 1)

@@ -12,7 +12,7 @@ from linear_gaussian import LinearGaussian
 
 import gpin
 from gpin.data import Scaling
-from gpin.distributions import diagonal_normal
+from gpin.distributions import DiagonalNormal
 from gpin.export import REFUSED, export
 from gpin.inference import METHODS, InferenceModel, MethodConfig
 
@@ -214,7 +214,7 @@ class Undecided(InferenceModel[MethodConfig]):
     Options = MethodConfig
 
     def forward(self, x, model):
-        return diagonal_normal(x[:, :2], x[:, 2:4].exp() if x.sum() > 0 else x[:, 4:6].exp())
+        return DiagonalNormal(x[:, :2], x[:, 2:4].exp() if x.sum() > 0 else x[:, 4:6].exp())
 
 
 def test_a_model_that_is_no_graph_is_refused(tmp_path):

@@ -7,11 +7,11 @@ import torch
 from torch.distributions import Categorical, Independent, MixtureSameFamily, MultivariateNormal, Normal
 
 from gpin.distributions import (
+    DiagonalNormal,
     FlowNormal,
     NormalMixture,
     PrecisionNormal,
     ReflectedNormal,
-    diagonal_normal,
     rsample_and_log_prob,
 )
 from gpin.inference.iaf import GatedAffine
@@ -50,7 +50,7 @@ def test_a_normal_from_its_precision_is_the_dense_one():
 
 def test_reflections_are_orthogonal_matrices():
     mean, std, v = torch.randn(BATCH, D), torch.rand(BATCH, D) + 0.1, torch.randn(3, BATCH, D)
-    q = ReflectedNormal(diagonal_normal(mean, std), v)
+    q = ReflectedNormal(DiagonalNormal(mean, std), v)
     matrix = torch.eye(D).expand(BATCH, D, D)
     for one in v:
         outer = one.unsqueeze(2) @ one.unsqueeze(1)
@@ -66,7 +66,7 @@ def test_reflections_are_orthogonal_matrices():
 
 def test_a_reflector_of_length_zero_does_no_harm():
     v = torch.zeros(1, BATCH, D, requires_grad=True)
-    q = ReflectedNormal(diagonal_normal(torch.zeros(BATCH, D), torch.ones(BATCH, D)), v)
+    q = ReflectedNormal(DiagonalNormal(torch.zeros(BATCH, D), torch.ones(BATCH, D)), v)
     total = q.rsample((4,)).square().sum()
     total.backward()
     assert torch.isfinite(total)
@@ -106,7 +106,7 @@ def test_a_gated_affine_step_inverts_and_knows_its_jacobian():
 
 
 def test_a_flow_knows_the_density_of_its_samples_without_inverting():
-    base = diagonal_normal(torch.randn(BATCH, D), torch.rand(BATCH, D) + 0.2)
+    base = DiagonalNormal(torch.randn(BATCH, D), torch.rand(BATCH, D) + 0.2)
     transforms = [_Shear(torch.randn(D, D)) for _ in range(3)]
     q = FlowNormal(base, transforms)
     z, log_prob = q.rsample_and_log_prob((5,))

@@ -2,31 +2,102 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import torch
+from jaxtyping import Float
 from torch import Size, Tensor
 from torch.distributions import Distribution, Independent, Normal, constraints
 
 from gpin._core.seeding import seeded
 
 __all__ = [
+    "LOG_STD_RANGE",
+    "DiagonalNormal",
     "FlowNormal",
+    "LatentDistribution",
     "NormalMixture",
     "PrecisionNormal",
     "RandomMomentsNormal",
     "ReflectedNormal",
-    "diagonal_normal",
+    "gaussian_kl",
     "rsample_and_log_prob",
+    "sample_and_log_prob",
 ]
 
-
-def diagonal_normal(mean: Tensor, std: Tensor) -> Distribution:
-    """N(mean, diag(std²)) over the last dimension; mean and std are `(batch, d)`."""
-    return Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
+Shape = Size | list[int] | tuple[int, ...]
 
 
-class RandomMomentsNormal(Distribution):
+LOG_STD_RANGE = (-10.0, 10.0)
+"""The logarithms of the standard deviations that an encoder, or a refinement of it, may give."""
+
+
+def gaussian_kl(
+    mean: Float[Tensor, "*batch d"], variance: Float[Tensor, "*batch d"], log_variance: Float[Tensor, "*batch d"]
+) -> Float[Tensor, "*batch"]:
+    """KL(N(mean, variance) ‖ N(0, I)) = ½ Σ_j (v_j + m_j² − 1 − log v_j): `(..., d)` → `(...)`.
+
+    log v is an argument of its own, because a random encoder has the expectation of it.
+    """
+    return 0.5 * (variance + mean.square() - 1 - log_variance).sum(-1)
+
+
+class LatentDistribution(Distribution):
+    """What gpin's distributions over z offer beyond torch's: samples together with their log densities.
+
+    Batch shape `(...)`, event shape `(d,)`. Functions of this module do the same for any torch distribution.
+    """
+
+    axis_aligned: ClassVar[bool] = False
+    """Whether the density has one mode and no correlations, so that a grid of some standard deviations around the mean
+    holds it."""
+
+    def rsample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
+        """Reparametrised samples `(*sample_shape, ..., d)` and their log densities `(*sample_shape, ...)`."""
+        z = self.rsample(Size(sample_shape))
+        return z, self.log_prob(z)
+
+    @torch.no_grad()
+    def sample_and_log_prob(self, samples: int, chunk: int) -> tuple[Tensor, Tensor]:
+        """Samples `(samples, ..., d)` and their log densities `(samples, ...)`, without gradients.
+
+        The densities are computed for `chunk` samples at a time. That changes the memory, not the result.
+        """
+        return _sample_and_log_prob(self, samples, chunk)
+
+
+class DiagonalNormal(LatentDistribution, Independent[Normal]):
+    """N(mean, diag(std²)).
+
+    Arguments:
+        mean: Shape `(..., d)`.
+        std: Shape `(..., d)`.
+        log_std: The logarithm of std where it is known already; otherwise it is computed when it is needed.
+    """
+
+    axis_aligned = True
+
+    def __init__(self, mean: Tensor, std: Tensor, log_std: Tensor | None = None) -> None:
+        super().__init__(Normal(mean, std, validate_args=False), 1, validate_args=False)
+        self._log_std = log_std
+
+    @property
+    def log_std(self) -> Tensor:
+        """log std, `(..., d)`."""
+        return self.stddev.log() if self._log_std is None else self._log_std
+
+    def expand(self, batch_shape: Shape, _instance: Any = None) -> "DiagonalNormal":
+        """The same distribution with a larger batch shape."""
+        shape = (*batch_shape, *self.event_shape)
+        log_std = None if self._log_std is None else self._log_std.expand(shape)
+        return DiagonalNormal(self.mean.expand(shape), self.stddev.expand(shape), log_std)
+
+    def standard_normal_kl(self) -> Tensor:
+        """KL to N(0, I), `(...)`: ½ Σ_j (v_j + m_j² − 1 − log v_j)."""
+        return gaussian_kl(self.mean, self.variance, self.variance.log())
+
+
+class RandomMomentsNormal(LatentDistribution):
     r"""A Gaussian whose mean and standard deviation are Gaussian themselves, marginalised exactly.
 
     .. math:: q(z) = \iint \mathcal{N}(z; f, h^2)\, \mathcal{N}(f; \bar f, s_f^2)\,
@@ -54,6 +125,7 @@ class RandomMomentsNormal(Distribution):
     arg_constraints = {}
     support = constraints.real_vector
     has_rsample = True
+    axis_aligned = True
 
     def __init__(self, mean: Tensor, mean_std: Tensor, scale: Tensor, scale_std: Tensor, nodes: int = 64) -> None:
         self.loc, self.mean_std, self.scale, self.scale_std = torch.broadcast_tensors(mean, mean_std, scale, scale_std)
@@ -70,7 +142,7 @@ class RandomMomentsNormal(Distribution):
         """h̄² + s_h² + s_f²."""
         return self.scale.square() + self.scale_std.square() + self.mean_std.square()
 
-    def rsample(self, sample_shape: Size | list[int] | tuple[int, ...] = ()) -> Tensor:
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
         """Exact samples, shape `(*sample_shape, ..., d)`."""
         shape = self._extended_shape(Size(sample_shape))
         first, second, third = torch.randn((3, *shape), dtype=self.loc.dtype, device=self.loc.device)
@@ -115,7 +187,7 @@ class RandomMomentsNormal(Distribution):
         return deviates.to(self.loc.dtype), log_weights.to(self.loc.dtype)
 
 
-class PrecisionNormal(Distribution):
+class PrecisionNormal(LatentDistribution):
     """N(mean, Λ⁻¹) from the Cholesky factor of the precision, Λ = L Lᵀ; nothing is ever inverted.
 
     Arguments:
@@ -152,7 +224,7 @@ class PrecisionNormal(Distribution):
         """The diagonal of Λ⁻¹, `(..., d)`."""
         return self.covariance_matrix.diagonal(dim1=-2, dim2=-1)
 
-    def rsample(self, sample_shape: Size | list[int] | tuple[int, ...] = ()) -> Tensor:
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
         """mean + L⁻ᵀ ε, shape `(*sample_shape, ..., d)`."""
         shape = self._extended_shape(Size(sample_shape))
         noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
@@ -173,8 +245,12 @@ class PrecisionNormal(Distribution):
         log_det = self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return 0.5 * self.event_shape[0] * (1 + math.log(2 * math.pi)) - log_det
 
+    def standard_normal_kl(self) -> Tensor:
+        """KL to N(0, I), `(...)`: −H[q] − E_q[log p(z)] = ½ Σ_j (v_j + m_j² + log 2π) − H[q]."""
+        return 0.5 * (self.variance + self.mean.square() + math.log(2 * math.pi)).sum(-1) - self.entropy()
 
-class ReflectedNormal(Distribution):
+
+class ReflectedNormal(LatentDistribution):
     """A diagonal Gaussian under Householder reflections, z = H_T … H_1 z₀: a full covariance at little cost.
 
     H_t z = z − 2 v_t (v_tᵀ z) / ‖v_t‖². Reflections keep volumes and lengths and are their own inverses.
@@ -188,7 +264,7 @@ class ReflectedNormal(Distribution):
     support = constraints.real_vector
     has_rsample = True
 
-    def __init__(self, base: Distribution, reflectors: Tensor) -> None:
+    def __init__(self, base: DiagonalNormal, reflectors: Tensor) -> None:
         self.base, self.reflectors = base, reflectors
         super().__init__(base.batch_shape, base.event_shape, validate_args=False)
 
@@ -216,7 +292,7 @@ class ReflectedNormal(Distribution):
         """The diagonal of the covariance, `(..., d)`."""
         return self.covariance_matrix.diagonal(dim1=-2, dim2=-1)
 
-    def rsample(self, sample_shape: Size | list[int] | tuple[int, ...] = ()) -> Tensor:
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
         """Samples of the base, reflected; shape `(*sample_shape, ..., d)`."""
         return self._reflect(self.base.rsample(Size(sample_shape)), self.reflectors)
 
@@ -224,8 +300,12 @@ class ReflectedNormal(Distribution):
         """The base's density at the point reflected back."""
         return self.base.log_prob(self._reflect(value, self.reflectors.flip(0)))
 
+    def standard_normal_kl(self) -> Tensor:
+        """KL to N(0, I), `(...)`: that of the base, as a rotation about zero changes neither entropy nor length."""
+        return self.base.standard_normal_kl()
 
-class NormalMixture(Distribution):
+
+class NormalMixture(LatentDistribution):
     """Σ_m α_m N(mean_m, diag std_m²), with draws that are reparametrised within each component.
 
     Arguments:
@@ -259,7 +339,7 @@ class NormalMixture(Distribution):
         noise = torch.randn((samples, *means.shape), dtype=means.dtype, device=means.device)
         return means + stds * noise
 
-    def rsample(self, sample_shape: Size | list[int] | tuple[int, ...] = ()) -> Tensor:
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
         """Ancestral draws. Gradients reach means and standard deviations but not the choice of component:
         for those of the weights take `component_rsample` and weight its components."""
         shape = Size(sample_shape)
@@ -281,7 +361,7 @@ class NormalMixture(Distribution):
         return torch.logsumexp(self.log_weights + component_log_prob, dim=-1)
 
 
-class FlowNormal(Distribution):
+class FlowNormal(LatentDistribution):
     """A diagonal Gaussian pushed through transforms that are cheap forwards, z = f_T ∘ … ∘ f_1 (z₀).
 
     The density of own samples comes along with them (:meth:`rsample_and_log_prob`); that of other points
@@ -314,15 +394,22 @@ class FlowNormal(Distribution):
         with seeded(0):
             return self.rsample((256,)).var(0)
 
-    def rsample(self, sample_shape: Size | list[int] | tuple[int, ...] = ()) -> Tensor:
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
         """Samples in one pass, shape `(*sample_shape, ..., d)`."""
         return self.rsample_and_log_prob(sample_shape)[0]
 
-    def rsample_and_log_prob(self, sample_shape: Size | list[int] | tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
-        """Samples and their log density, without an inversion."""
-        return self.carry(self.base.rsample(Size(sample_shape)))
+    def rsample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
+        """Reparametrised samples and their log densities, without an inversion."""
+        return self._carry(self.base.rsample(Size(sample_shape)))
 
-    def carry(self, z: Tensor) -> tuple[Tensor, Tensor]:
+    @torch.no_grad()
+    def sample_and_log_prob(self, samples: int, chunk: int) -> tuple[Tensor, Tensor]:
+        """Samples and their log densities, without an inversion; the flow gets `chunk` samples at a time."""
+        carried = [self._carry(part) for part in self.base.sample(Size((samples,))).split(chunk)]
+        z, log_prob = (torch.cat(parts) for parts in zip(*carried, strict=True))
+        return z, log_prob
+
+    def _carry(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Where samples of the base, `(..., d)`, are carried, and the log density there."""
         log_prob = self.base.log_prob(z)
         for transform in self.transforms:
@@ -342,9 +429,22 @@ class FlowNormal(Distribution):
         return torch.where(total.isnan() & finite, -math.inf, total)
 
 
-def rsample_and_log_prob(q: Distribution, sample_shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Reparametrised samples of q and their log density, by the shorter way where q knows one."""
-    if isinstance(q, FlowNormal):
-        return q.rsample_and_log_prob(sample_shape)
-    z = q.rsample(sample_shape)
+def rsample_and_log_prob(q: Distribution, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
+    """Reparametrised samples of any distribution and their log densities, by q's own way where it has one."""
+    own = getattr(q, "rsample_and_log_prob", None)
+    if own is not None:
+        return cast(tuple[Tensor, Tensor], own(Size(sample_shape)))
+    z = q.rsample(Size(sample_shape))
     return z, q.log_prob(z)
+
+
+@torch.no_grad()
+def sample_and_log_prob(q: Distribution, samples: int, chunk: int) -> tuple[Tensor, Tensor]:
+    """Samples of any distribution and their log densities, as :meth:`LatentDistribution.sample_and_log_prob`."""
+    own = getattr(q, "sample_and_log_prob", None)
+    return _sample_and_log_prob(q, samples, chunk) if own is None else cast(tuple[Tensor, Tensor], own(samples, chunk))
+
+
+def _sample_and_log_prob(q: Distribution, samples: int, chunk: int) -> tuple[Tensor, Tensor]:
+    z = q.sample(Size((samples,)))
+    return z, torch.cat([q.log_prob(part) for part in z.split(chunk)])

@@ -29,7 +29,7 @@ from gpin.evaluation.importance import LogLikelihood, importance_weighted
 from gpin.inference import ELBO, InferenceModel, Uncertainty, method_named
 from gpin.likelihoods import Likelihood, LikelihoodConfig, as_likelihood_config, make_likelihood
 from gpin.networks import Architecture, Decoder, Trunk, as_architecture, check_shape
-from gpin.refinement.gauss_newton import refine
+from gpin.refinement import GaussNewton, GaussNewtonConfig
 
 __all__ = ["VAE", "VAEConfig", "build", "from_config", "load"]
 
@@ -163,13 +163,10 @@ class VAE(nn.Module):
                 steps go into few instances, and 0.1 nats are little beside what a posterior's draws differ by.
         """
         x = self.check(x)
-        return refine(
-            self,
-            x,
-            self.inference(x, self).mean.clone(),
-            whole_number(steps, "steps"),
-            positive_number(tolerance, "tolerance"),
+        options = GaussNewtonConfig(
+            steps=whole_number(steps, "steps"), tolerance=positive_number(tolerance, "tolerance")
         )
+        return GaussNewton(options)(x, self.inference(x, self), self)
 
     @torch.no_grad()
     def uncertainty(self, x: ArrayLike) -> Uncertainty:

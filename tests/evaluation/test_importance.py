@@ -11,7 +11,7 @@ from torch.distributions import Distribution, Normal
 
 import gpin
 from gpin._core.errors import InputError
-from gpin.distributions import diagonal_normal
+from gpin.distributions import DiagonalNormal
 from gpin.evaluation.importance import LogLikelihood, effective_sample_size, importance_weighted, pareto_khat
 
 SIGMA = 0.5
@@ -34,7 +34,7 @@ class Conjugate:
     def proposal(self, shift=0.0, widen=1.0):
         precision = 1 + 1 / SIGMA**2
         std = torch.full_like(self.x, precision**-0.5)
-        return diagonal_normal(self.x / SIGMA**2 / precision + shift * std, widen * std)
+        return DiagonalNormal(self.x / SIGMA**2 / precision + shift * std, widen * std)
 
 
 class Counting(Distribution):

@@ -10,11 +10,10 @@ from torch import nn
 from torch.distributions import Distribution, Normal
 
 import gpin
-from gpin.distributions import NormalMixture
-from gpin.inference.gaussian import gaussian_kl
+from gpin.distributions import NormalMixture, gaussian_kl
 from gpin.inference.recursive_mixture import _log_weights
-from gpin.inference.semi_amortized import inner_elbo
 from gpin.likelihoods import Gaussian, LikelihoodConfig
+from gpin.refinement.gradient import inner_elbo
 
 SHAPE, D = (6,), 2
 
@@ -69,7 +68,7 @@ def semi_amortized_run(x, steps=8, **options):
     def objective(state):
         return inner_elbo(state, noise, x, vae)
 
-    return start, vae.inference.refine(start, objective, vae), objective
+    return start, vae.inference.refinement.climb(start, objective, vae), objective
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
@@ -86,7 +85,9 @@ def test_an_instance_climbs_as_it_would_alone():
     start, noise = torch.randn(50, 2 * D), torch.randn(1, 50, D)
 
     def refined(rows):
-        return vae.inference.refine(start[rows], lambda state: inner_elbo(state, noise[:, rows], x[rows], vae), vae)
+        return vae.inference.refinement.climb(
+            start[rows], lambda state: inner_elbo(state, noise[:, rows], x[rows], vae), vae
+        )
 
     torch.testing.assert_close(refined(slice(0, 50))[7:8], refined(slice(7, 8)), rtol=1e-4, atol=1e-5)
 
@@ -107,7 +108,7 @@ def test_the_papers_preset_takes_fixed_steps_up_the_mean_of_the_batch():
         leaf = expected.detach().requires_grad_()
         inner_elbo(leaf, noise, x, vae).mean().backward()
         expected = expected + 1e-3 * leaf.grad
-    refined = vae.inference.refine(start, lambda state: inner_elbo(state, noise, x, vae), vae)
+    refined = vae.inference.refinement.climb(start, lambda state: inner_elbo(state, noise, x, vae), vae)
     torch.testing.assert_close(refined, expected.detach(), rtol=1e-5, atol=1e-7)
 
 
@@ -121,7 +122,7 @@ def test_momentum_and_clipping_are_what_they_say():
         norm = leaf.grad.norm(dim=-1, keepdim=True)
         velocity = 0.5 * velocity + leaf.grad * (0.1 / norm).clamp(max=1)
         state = state + 0.2 * velocity
-    refined = vae.inference.refine(start, lambda s: inner_elbo(s, noise, x, vae), vae)
+    refined = vae.inference.refinement.climb(start, lambda s: inner_elbo(s, noise, x, vae), vae)
     torch.testing.assert_close(refined, state.detach(), rtol=1e-4, atol=1e-6)
 
 

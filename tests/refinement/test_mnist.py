@@ -12,8 +12,7 @@ import torch
 
 import gpin
 from gpin.data import load_benchmark
-from gpin.distributions import diagonal_normal
-from gpin.inference.gaussian import gaussian_kl
+from gpin.distributions import DiagonalNormal, gaussian_kl
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -56,7 +55,7 @@ def optimised(vae, x, steps, samples=2, learning_rate=0.02):
         (-bound.sum()).backward()
         optimiser.step()
         schedule.step()
-    return diagonal_normal(mean.detach(), log_std.detach().exp())
+    return DiagonalNormal(mean.detach(), log_std.detach().exp())
 
 
 @pytest.mark.slow

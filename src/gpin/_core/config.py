@@ -3,13 +3,13 @@
 import difflib
 import json
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gpin._core.errors import InputError
 
-__all__ = ["Config", "json_or_text", "suggest"]
+__all__ = ["Config", "MethodConfig", "json_or_text", "suggest"]
 
 
 def suggest(name: str, known: list[str]) -> str:
@@ -61,3 +61,23 @@ class Config(BaseModel):
         where = f"option {name!r} of {what}" if name else f"the options of {what}"
         got = f" (got {' '.join(repr(value).split())})" if name and first["type"] != "missing" else ""
         return f"{where}: {reason}{got}"
+
+
+class MethodConfig(Config):
+    """The options of a method or of a refinement. `presets` are named sets of options, such as the paper's own."""
+
+    model_config = ConfigDict(strict=True)  # "2" is not 2, and True is not 1
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any], what: str) -> Self:
+        """Options checked, after those of the preset they may name."""
+        options = dict(options)
+        name = options.pop("preset", None)
+        if name is not None:
+            if not isinstance(name, str) or name not in cls.presets:
+                known = f": {suggest(str(name), list(cls.presets))}" if cls.presets else "; it has none"
+                raise InputError(f"{what} has no preset {name!r}{known}")
+            options = {**cls.presets[name], **options}
+        return super().parse(options, what)

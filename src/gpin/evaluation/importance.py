@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from gpin._core.errors import InputError
-from gpin.distributions import FlowNormal
+from gpin.distributions import sample_and_log_prob
 
 __all__ = ["LogLikelihood", "effective_sample_size", "importance_weighted", "pareto_khat"]
 
@@ -87,19 +87,14 @@ def importance_weighted(
         log_joint: log p(x, z) for z `(samples, batch, d)` → `(samples, batch)`.
         q: The proposal, batch shape `(batch,)`.
         samples: K; exactly this many are drawn for every instance.
-        chunk: How many of them `log_joint` and a flow get at a time. It changes the memory, not the result.
+        chunk: How many of them `log_joint` and q's density get at a time. It changes the memory, not the result.
         proposal: What to call q in the result.
     """
     if samples < 1:
         raise InputError(f"samples must be at least 1, got {samples}")
     if chunk < 1:
         raise InputError(f"chunk must be at least 1, got {chunk}")
-    if isinstance(q, FlowNormal):  # knows the density of its own samples without an inversion
-        carried = [q.carry(part) for part in q.base.sample((samples,)).split(chunk)]
-        z, log_prob = (torch.cat(parts) for parts in zip(*carried, strict=True))
-    else:
-        z = q.sample((samples,))
-        log_prob = torch.cat([q.log_prob(part) for part in z.split(chunk)])
+    z, log_prob = sample_and_log_prob(q, samples, chunk)
     weights = (torch.cat([log_joint(part) for part in z.split(chunk)]) - log_prob).double()
     values = torch.logsumexp(weights, dim=0) - math.log(samples)
     ess = effective_sample_size(weights)

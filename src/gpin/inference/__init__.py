@@ -13,6 +13,7 @@ from gpin.inference.iaf import IAFConfig, IAFEncoder
 from gpin.inference.laplace import LaplaceConfig, LaplaceEncoder
 from gpin.inference.mixture import MixtureConfig, MixtureEncoder
 from gpin.inference.recursive_mixture import RecursiveMixtureConfig, RecursiveMixtureEncoder
+from gpin.inference.refined import RefinedEncoder
 from gpin.inference.semi_amortized import SemiAmortizedConfig, SemiAmortizedEncoder
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "MixtureEncoder",
     "RecursiveMixtureConfig",
     "RecursiveMixtureEncoder",
+    "RefinedEncoder",
     "SemiAmortizedConfig",
     "SemiAmortizedEncoder",
     "Stage",

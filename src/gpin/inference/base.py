@@ -1,17 +1,16 @@
 """What every inference model is: a map from x to a distribution over z that knows its own objective."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from jaxtyping import Float
-from pydantic import ConfigDict
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from gpin._core.config import Config, suggest
+from gpin._core.config import MethodConfig
 from gpin._core.errors import InputError
 from gpin.distributions import rsample_and_log_prob
 from gpin.generative import Generative
@@ -66,26 +65,6 @@ class Stage:
 
     name: str
     share: float = 1.0
-
-
-class MethodConfig(Config):
-    """The options of a method. `presets` are named sets of options, such as the paper's own."""
-
-    model_config = ConfigDict(strict=True)  # "2" is not 2, and True is not 1
-
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-
-    @classmethod
-    def parse(cls, options: Mapping[str, Any], what: str) -> Self:
-        """Options checked, after those of the preset they may name."""
-        options = dict(options)
-        name = options.pop("preset", None)
-        if name is not None:
-            if not isinstance(name, str) or name not in cls.presets:
-                known = f": {suggest(str(name), list(cls.presets))}" if cls.presets else "; it has none"
-                raise InputError(f"{what} has no preset {name!r}{known}")
-            options = {**cls.presets[name], **options}
-        return super().parse(options, what)
 
 
 OptionsT = TypeVar("OptionsT", bound=MethodConfig)

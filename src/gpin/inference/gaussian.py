@@ -1,7 +1,7 @@
 """The VAE's own encoder: a diagonal Gaussian whose mean and standard deviation are networks."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -9,22 +9,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from gpin._core.errors import InputError
-from gpin.distributions import diagonal_normal
+from gpin.distributions import LOG_STD_RANGE, DiagonalNormal, gaussian_kl
 from gpin.generative import Generative
 from gpin.inference.base import InferenceModel, MethodConfig
 from gpin.networks import Trunk
 
-__all__ = ["GaussianConfig", "GaussianEncoder", "gaussian_kl"]
-
-
-def gaussian_kl(
-    mean: Float[Tensor, "*batch d"], variance: Float[Tensor, "*batch d"], log_variance: Float[Tensor, "*batch d"]
-) -> Float[Tensor, "*batch"]:
-    """KL(N(mean, variance) ‖ N(0, I)) = ½ Σ_j (v_j + m_j² − 1 − log v_j): `(..., d)` → `(...)`.
-
-    log v comes apart, because a random encoder has the expectation of it.
-    """
-    return 0.5 * (variance + mean.square() - 1 - log_variance).sum(-1)
+__all__ = ["GaussianConfig", "GaussianEncoder"]
 
 
 class GaussianConfig(MethodConfig):
@@ -39,8 +29,6 @@ class GaussianEncoder(InferenceModel[GaussianConfig]):
     reference = "Kingma & Welling 2014, Auto-Encoding Variational Bayes, arXiv:1312.6114"
     Options = GaussianConfig
 
-    LOG_STD_RANGE: ClassVar[tuple[float, float]] = (-10.0, 10.0)
-
     def __init__(self, make_trunk: Callable[[], Trunk], latent_dim: int, options: GaussianConfig | None = None) -> None:
         super().__init__(make_trunk, latent_dim, options)
         self.trunk = make_trunk()
@@ -51,12 +39,11 @@ class GaussianEncoder(InferenceModel[GaussianConfig]):
     ) -> tuple[Float[Tensor, "batch d"], Float[Tensor, "batch d"], Float[Tensor, "batch d"]]:
         """b, c and log c from the trunk's features `(batch, p)`, each `(batch, d)`."""
         mean, log_std = self.head(features).chunk(2, dim=-1)
-        log_std = log_std.clamp(*self.LOG_STD_RANGE)
+        log_std = log_std.clamp(*LOG_STD_RANGE)
         return mean, log_std.exp(), log_std
 
     def forward(self, x: Tensor, model: Generative) -> Distribution:
-        mean, std, _ = self.moments(self.trunk(x))
-        return diagonal_normal(mean, std)
+        return DiagonalNormal(*self.moments(self.trunk(x)))
 
     def kl(self, q: Distribution) -> Tensor:
         """½ Σ_j (v_j + m_j² − 1 − log v_j)."""

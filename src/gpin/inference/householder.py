@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from gpin.distributions import ReflectedNormal, diagonal_normal
+from gpin.distributions import DiagonalNormal, ReflectedNormal
 from gpin.generative import Generative
 from gpin.inference.base import InferenceModel, MethodConfig
 from gpin.inference.gaussian import GaussianEncoder
@@ -49,7 +49,7 @@ class HouseholderEncoder(InferenceModel[HouseholderConfig]):
         for layer in self.reflectors:
             v = layer(v)
             reflectors.append(v)
-        return ReflectedNormal(diagonal_normal(mean, std), torch.stack(reflectors))
+        return ReflectedNormal(DiagonalNormal(mean, std), torch.stack(reflectors))
 
     def kl(self, q: Distribution) -> Tensor:
         """That of the base in closed form: a rotation about zero changes neither entropy nor length."""

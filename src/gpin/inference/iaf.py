@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.distributions import Distribution, Transform, constraints
 
-from gpin.distributions import FlowNormal, diagonal_normal
+from gpin.distributions import DiagonalNormal, FlowNormal
 from gpin.generative import Generative
 from gpin.inference.base import InferenceModel, MethodConfig
 from gpin.inference.gaussian import GaussianEncoder
@@ -82,7 +82,7 @@ class IAFEncoder(InferenceModel[IAFConfig]):
     def forward(self, x: Tensor, model: Generative) -> Distribution:
         features = self.base.trunk(x)
         mean, std, _ = self.base.moments(features)
-        return FlowNormal(diagonal_normal(mean, std), [flow(features) for flow in self.flows])
+        return FlowNormal(DiagonalNormal(mean, std), [flow(features) for flow in self.flows])
 
 
 def _masked_transform() -> Any:

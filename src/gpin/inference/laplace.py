@@ -3,34 +3,21 @@
 import math
 from collections.abc import Callable
 
-from pydantic import Field
+import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from gpin.distributions import PrecisionNormal
+from gpin.distributions import DiagonalNormal
 from gpin.generative import Generative
-from gpin.inference.base import InferenceModel, MethodConfig
+from gpin.inference.refined import RefinedEncoder
 from gpin.networks import Trunk
-from gpin.refinement.gauss_newton import linearise, newton_step
+from gpin.refinement import Laplace, LaplaceConfig
 
 __all__ = ["LaplaceConfig", "LaplaceEncoder"]
 
 
-class LaplaceConfig(MethodConfig):
-    """Options of VLAE.
-
-    Arguments:
-        steps: T, how often the decoder is linearised on the way to the mode.
-        step_size: α: step t moves by α/(t + 1) of the way to the linearised model's mode. 1 with one
-            step is exact for a linear decoder.
-    """
-
-    steps: int = Field(default=4, ge=1, le=64)
-    step_size: float = Field(default=0.5, gt=0, le=1)
-
-
-class LaplaceEncoder(InferenceModel[LaplaceConfig]):
-    """q(z|x) = N(μ_T, Λ(μ_T)⁻¹), full covariance, for any decoder; trained through the steps."""
+class LaplaceEncoder(RefinedEncoder[LaplaceConfig]):
+    """An encoder of the mean alone, with linearisation steps and a full Laplace covariance, for any decoder."""
 
     name = "vlae"
     title = "VLAE: linearisation steps and a full Laplace covariance"
@@ -41,14 +28,12 @@ class LaplaceEncoder(InferenceModel[LaplaceConfig]):
         super().__init__(make_trunk, latent_dim, options)
         self.trunk = make_trunk()
         self.head = nn.Linear(self.trunk.out_features, latent_dim)
+        self.refinement = Laplace(self.options)
 
-    def forward(self, x: Tensor, model: Generative) -> Distribution:
+    def encode(self, x: Tensor, model: Generative) -> Distribution:
+        """The network's mean with the prior's covariance, of which the refinement uses the mean only."""
         mean = self.head(self.trunk(x))
-        for t in range(self.options.steps):
-            factor, gradient = linearise(model, x, mean)
-            mean = mean + self.options.step_size / (t + 1) * newton_step(factor, gradient)
-        factor, _ = linearise(model, x, mean)
-        return PrecisionNormal(mean, factor)
+        return DiagonalNormal(mean, torch.ones_like(mean))
 
     def kl(self, q: Distribution) -> Tensor:
         """In closed form: −H[q] − E_q[log p(z)] = ½ Σ_j (V_j + μ_j² + log 2π) − H[q]."""

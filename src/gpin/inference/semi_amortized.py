@@ -1,192 +1,40 @@
 """SA: the encoder's Gaussian improved by a few gradient steps on its ELBO, and trained through them."""
 
 from collections.abc import Callable
-from typing import Any, Literal, cast
 
-import torch
-from pydantic import Field, model_validator
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution
 
-from gpin._core.shards import batch_sum
-from gpin.distributions import diagonal_normal
 from gpin.generative import Generative
-from gpin.inference.base import InferenceModel, MethodConfig
-from gpin.inference.gaussian import GaussianEncoder, gaussian_kl
+from gpin.inference.gaussian import GaussianEncoder
+from gpin.inference.refined import RefinedEncoder
 from gpin.networks import Trunk
+from gpin.refinement import Gradient, GradientConfig
 
 __all__ = ["SemiAmortizedConfig", "SemiAmortizedEncoder"]
 
-Objective = Callable[[Tensor], Tensor]
+SemiAmortizedConfig = GradientConfig
 
 
-class SemiAmortizedConfig(MethodConfig):
-    """Options of the semi-amortized encoder.
-
-    Arguments:
-        steps: T, gradient steps; the paper takes 1, 2, 4 and 8.
-        line_search: "backtracking" halves a step, for each instance, until the ELBO it climbs does not fall;
-            "none" takes every step as it comes.
-        step_size: Of the steps; with backtracking, of the first try.
-        momentum: Share of the last step's direction that is kept.
-        clip: Largest norm of an instance's gradient; 0 for no limit.
-        reduction: What the steps climb: the "sum" of the instances' bounds, so that each is on its own, or
-            their "mean", which divides the step by the size of the batch.
-        inner_samples: Draws of z for the bound that is climbed; their noise is held fixed along the way.
-        second_order: How training sees through the steps: "exact" differentiation, or "finite_difference"
-            Hessian-vector products, as in the original.
-    """
-
-    steps: int = Field(default=4, ge=1, le=1000)
-    line_search: Literal["backtracking", "none"] = "backtracking"
-    step_size: float = Field(default=0.01, gt=0)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    clip: float = Field(default=0.0, ge=0)
-    reduction: Literal["sum", "mean"] = "sum"
-    inner_samples: int = Field(default=1, ge=1)
-    second_order: Literal["exact", "finite_difference"] = "exact"
-
-    presets = {
-        "paper": {"line_search": "none", "step_size": 1e-3, "reduction": "mean"},
-        "original": {
-            "line_search": "none",
-            "step_size": 1.0,
-            "momentum": 0.5,
-            "clip": 5.0,
-            "reduction": "mean",
-            "second_order": "finite_difference",
-        },
-    }
-
-    @model_validator(mode="after")
-    def _applies(self) -> "SemiAmortizedConfig":
-        if self.line_search == "backtracking" and self.reduction == "mean":
-            raise ValueError(
-                "reduction='mean' does not apply to line_search='backtracking', whose steps are per instance"
-            )
-        return self
-
-
-class SemiAmortizedEncoder(InferenceModel[SemiAmortizedConfig]):
-    """q(z|x) = N(mean, std²) after T steps of gradient ascent on the ELBO from the encoder's output."""
+class SemiAmortizedEncoder(RefinedEncoder[SemiAmortizedConfig]):
+    """The VAE's diagonal Gaussian encoder with gradient steps on the ELBO."""
 
     name = "sa"
     title = "SA: semi-amortized, gradient steps on the ELBO from the encoder's output"
     reference = "Kim et al. 2018, Semi-Amortized Variational Autoencoders, arXiv:1802.02550"
     Options = SemiAmortizedConfig
 
-    HALVINGS = 10
-
     def __init__(
         self, make_trunk: Callable[[], Trunk], latent_dim: int, options: SemiAmortizedConfig | None = None
     ) -> None:
         super().__init__(make_trunk, latent_dim, options)
         self.base = GaussianEncoder(make_trunk, latent_dim)
+        self.refinement = Gradient(self.options)
 
-    def forward(self, x: Tensor, model: Generative) -> Distribution:
-        """The refined Gaussian, also under the caller's no_grad or inference_mode."""
-        if torch.is_inference_mode_enabled():  # in which nothing can be differentiated
-            with torch.inference_mode(False), torch.no_grad():
-                return self.forward(x.clone(), model)
-        mean, _, log_std = self.base.moments(self.base.trunk(x))
-        noise = torch.randn((self.options.inner_samples, *mean.shape), dtype=mean.dtype, device=mean.device)
-        start = torch.cat([mean, log_std], dim=-1)
-        refined = self.refine(start, lambda state: inner_elbo(state, noise, x, model), model)
-        mean, log_std = refined.chunk(2, dim=-1)
-        return diagonal_normal(mean, log_std.clamp(*GaussianEncoder.LOG_STD_RANGE).exp())
+    def encode(self, x: Tensor, model: Generative) -> Distribution:
+        """The Gaussian encoder's."""
+        return self.base(x, model)
 
     def kl(self, q: Distribution) -> Tensor:
         """In closed form."""
         return self.base.kl(q)
-
-    def refine(self, state: Tensor, objective: Objective, model: Generative) -> Tensor:
-        """T ascent steps on `objective`, a bound for each instance, from state `(batch, 2d)`."""
-        options, through = self.options, torch.is_grad_enabled()
-        state = state if through else state.detach()
-        size = state.new_full((len(state), 1), options.step_size)
-        velocity = torch.zeros_like(state)
-        for _ in range(options.steps):
-            with torch.enable_grad():
-                if through and options.second_order == "finite_difference":
-                    gradient = finite_difference_gradient(objective, state, model)
-                else:
-                    leaf = state if state.requires_grad else state.detach().requires_grad_()
-                    bound = objective(leaf).sum()
-                    (gradient,) = torch.autograd.grad(bound, leaf, create_graph=through)
-            if options.reduction == "mean":
-                gradient = gradient / batch_sum(gradient.new_tensor(len(state)))
-            if options.clip:
-                norm = gradient.norm(dim=-1, keepdim=True)
-                gradient = gradient * (options.clip / norm.clamp(min=options.clip))
-            velocity = options.momentum * velocity + gradient
-            if options.line_search == "backtracking":
-                size = self._backtrack(state, velocity, size, objective)
-                velocity = torch.where(size > 0, velocity, torch.zeros_like(velocity))
-                state = state + size * velocity
-                size = torch.where(size > 0, 2 * size, torch.full_like(size, options.step_size))
-            else:
-                state = state + options.step_size * velocity
-        return state
-
-    @torch.no_grad()
-    def _backtrack(self, state: Tensor, direction: Tensor, size: Tensor, objective: Objective) -> Tensor:
-        """For each instance the first of size, size/2, size/4 … that does not lower the objective, or zero."""
-        before = objective(state)
-        accepted = torch.zeros_like(size)
-        for _ in range(self.HALVINGS):
-            better = (objective(state + size * direction) >= before).unsqueeze(-1)
-            accepted = torch.where((accepted == 0) & better, size, accepted)
-            if (accepted > 0).all():
-                break
-            size = size / 2
-        return accepted
-
-
-def inner_elbo(state: Tensor, noise: Tensor, x: Tensor, model: Generative) -> Tensor:
-    """The bound that the steps climb, for fixed noise: state (mean, log std) `(batch, 2d)` → `(batch,)`."""
-    mean, log_std = state.chunk(2, dim=-1)
-    log_std = log_std.clamp(*GaussianEncoder.LOG_STD_RANGE)
-    std = log_std.exp()
-    return model.log_conditional(x, mean + std * noise).mean(0) - gaussian_kl(mean, std.square(), 2 * log_std)
-
-
-def finite_difference_gradient(objective: Objective, state: Tensor, model: Generative) -> Tensor:
-    """∇ objective at state, whose own derivatives are finite differences of gradients."""
-    parameters = [p for p in cast(torch.nn.Module, model).parameters() if p.requires_grad]
-    return cast(Tensor, _FiniteDifferenceGradient.apply(objective, len(parameters), state, *parameters))
-
-
-class _FiniteDifferenceGradient(torch.autograd.Function):
-    """vᵀ ∂g/∂(λ, θ) ≈ (∇F(λ + εv) − ∇F(λ − εv)) / 2ε with g = ∇_λ F: two gradients, no graph of the first."""
-
-    @staticmethod
-    def forward(ctx: Any, objective: Objective, count: int, state: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.objective = objective
-        ctx.save_for_backward(state, *parameters)
-        with torch.enable_grad():
-            leaf = state.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(objective(leaf).sum(), leaf)
-        return gradient
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, vector: Tensor) -> tuple[Tensor | None, ...]:
-        state, *parameters = ctx.saved_tensors
-        scale = vector.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(vector.dtype).tiny)
-        # An instance's own ε keeps each difference well scaled; dividing afterwards must undo it, so all
-        # instances share the smallest.
-        epsilon = (torch.finfo(state.dtype).eps ** (1 / 3) / scale.max()).item()
-        sides = []
-        for sign in (+1, -1):
-            with torch.enable_grad():
-                leaf = (state + sign * epsilon * vector).detach().requires_grad_()
-                sides.append(torch.autograd.grad(ctx.objective(leaf).sum(), [leaf, *parameters], allow_unused=True))
-        return (
-            None,
-            None,
-            *(
-                None if up is None or down is None else (up - down) / (2 * epsilon)
-                for up, down in zip(*sides, strict=True)
-            ),
-        )

@@ -1,1 +1,15 @@
-"""Per-instance improvement of a posterior."""
+"""Per-instance improvement of any posterior: gradient ascent on the ELBO, and Gauss–Newton."""
+
+from gpin.refinement.base import Refinement
+from gpin.refinement.gauss_newton import GaussNewton, GaussNewtonConfig, Laplace, LaplaceConfig
+from gpin.refinement.gradient import Gradient, GradientConfig
+
+__all__ = [
+    "GaussNewton",
+    "GaussNewtonConfig",
+    "Gradient",
+    "GradientConfig",
+    "Laplace",
+    "LaplaceConfig",
+    "Refinement",
+]

@@ -13,18 +13,31 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor
+from torch.distributions import Distribution
 
+from gpin._core.config import MethodConfig
 from gpin._core.errors import InputError
 from gpin.distributions import PrecisionNormal
 from gpin.generative import Generative
+from gpin.refinement.base import Refinement
 
-__all__ = ["jacobian", "linearise", "newton_step", "refine"]
+__all__ = [
+    "GaussNewton",
+    "GaussNewtonConfig",
+    "Laplace",
+    "LaplaceConfig",
+    "jacobian",
+    "linearise",
+    "newton_step",
+]
 
 CHUNK = 2**19
 """Entries of a Jacobian that are held at a time: what a cache holds is faster than what memory does."""
 
 HALVINGS = 12
+"""How often a step is halved before the instance stays where it is."""
 
 
 def jacobian(model: Generative, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,36 +84,87 @@ def newton_step(factor: Float[Tensor, "batch d d"], gradient: Float[Tensor, "bat
     return torch.cholesky_solve(gradient.unsqueeze(-1), factor).squeeze(-1)
 
 
-@torch.no_grad()
-def refine(model: Generative, x: Tensor, z: Tensor, steps: int, tolerance: float = 0.0) -> PrecisionNormal:
-    """Damped Gauss–Newton steps from z, each halved per instance until log p(x, z) does not fall.
+class LaplaceConfig(MethodConfig):
+    """Options of VLAE's linearisation steps.
 
     Arguments:
-        model: The generative model.
-        x: `(batch, *shape)`.
-        z: Where to start, `(batch, d)`.
-        steps: How many at most; 0 gives the Gaussian with the curvature at z.
-        tolerance: Nats; an instance whose log p(x, z) gains no more by a step has settled, and takes no other.
+        steps: T, how often the decoder is linearised on the way to the mode.
+        step_size: α: step t moves by α/(t + 1) of the way to the linearised model's mode. 1 with one
+            step is exact for a linear decoder.
     """
-    value = model.log_joint(x, z)
-    moving = torch.arange(len(x), device=x.device)
-    for _ in range(steps):
-        factor, gradient = linearise(model, x[moving], z[moving])
-        step, before = newton_step(factor, gradient), value[moving]
-        pending = torch.arange(len(moving), device=x.device)
-        for _ in range(HALVINGS):
-            rows = moving[pending]
-            trial = z[rows] + step[pending]
-            reached = model.log_joint(x[rows], trial)
-            better = reached >= value[rows]
-            z[rows[better]] = trial[better]
-            value[rows[better]] = reached[better]
-            pending = pending[~better]
-            if not len(pending):
+
+    steps: int = Field(default=4, ge=1, le=64)
+    step_size: float = Field(default=0.5, gt=0, le=1)
+
+
+class Laplace(Refinement[PrecisionNormal]):
+    """T steps of size α/(t + 1) from q's mean towards the mode, and the Laplace approximation there; differentiable.
+
+    Arguments:
+        options: How many steps, and of which size.
+    """
+
+    def __init__(self, options: LaplaceConfig | None = None) -> None:
+        self.options = LaplaceConfig() if options is None else options
+
+    def refine(self, x: Tensor, q: Distribution, model: Generative) -> PrecisionNormal:
+        """N(μ_T, Λ(μ_T)⁻¹) with full covariance; q may be any distribution with a mean, the rest of it is not used."""
+        mean = q.mean
+        for t in range(self.options.steps):
+            factor, gradient = linearise(model, x, mean)
+            mean = mean + self.options.step_size / (t + 1) * newton_step(factor, gradient)
+        factor, _ = linearise(model, x, mean)
+        return PrecisionNormal(mean, factor)
+
+
+class GaussNewtonConfig(MethodConfig):
+    """Options of the damped Gauss–Newton search.
+
+    Arguments:
+        steps: How many steps at most; 0 gives the Gaussian with the curvature at q's mean.
+        tolerance: In nats; an instance whose log p(x, z) gains no more than this by a step has settled, and takes no
+            other.
+    """
+
+    steps: int = Field(default=20, ge=0)
+    tolerance: float = Field(default=0.1, ge=0)
+
+
+class GaussNewton(Refinement[PrecisionNormal]):
+    """Damped Gauss–Newton steps from q's mean, each halved per instance until log p(x, z) does not fall.
+
+    It searches without gradients of its own: nothing can be trained through it.
+
+    Arguments:
+        options: How many steps, and when an instance has settled.
+    """
+
+    def __init__(self, options: GaussNewtonConfig | None = None) -> None:
+        self.options = GaussNewtonConfig() if options is None else options
+
+    @torch.no_grad()
+    def refine(self, x: Tensor, q: Distribution, model: Generative) -> PrecisionNormal:
+        """The Laplace approximation where the search ends; q may be any distribution with a mean."""
+        z = q.mean.clone()
+        value = model.log_joint(x, z)
+        moving = torch.arange(len(x), device=x.device)
+        for _ in range(self.options.steps):
+            factor, gradient = linearise(model, x[moving], z[moving])
+            step, before = newton_step(factor, gradient), value[moving]
+            pending = torch.arange(len(moving), device=x.device)
+            for _ in range(HALVINGS):
+                rows = moving[pending]
+                trial = z[rows] + step[pending]
+                reached = model.log_joint(x[rows], trial)
+                better = reached >= value[rows]
+                z[rows[better]] = trial[better]
+                value[rows[better]] = reached[better]
+                pending = pending[~better]
+                if not len(pending):
+                    break
+                step = step / 2
+            moving = moving[value[moving] - before > self.options.tolerance]
+            if not len(moving):
                 break
-            step = step / 2
-        moving = moving[value[moving] - before > tolerance]
-        if not len(moving):
-            break
-    factor, _ = linearise(model, x, z)
-    return PrecisionNormal(z, factor)
+        factor, _ = linearise(model, x, z)
+        return PrecisionNormal(z, factor)

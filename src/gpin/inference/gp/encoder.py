@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from gpin._core.errors import InputError
-from gpin.distributions import RandomMomentsNormal, diagonal_normal
+from gpin.distributions import DiagonalNormal, RandomMomentsNormal, gaussian_kl
 from gpin.generative import Generative
 from gpin.inference.base import ELBO, InferenceModel, MethodConfig, Uncertainty
-from gpin.inference.gaussian import GaussianEncoder, gaussian_kl
+from gpin.inference.gaussian import GaussianEncoder
 from gpin.inference.gp.bayesian_linear import COVARIANCES, BayesianLinear, CovarianceName, DeterministicLinear
 from gpin.inference.gp.log_square import expected_log_square
 from gpin.networks import Trunk
@@ -138,7 +138,7 @@ class GPEncoder(InferenceModel[GPConfig]):
             return RandomMomentsNormal(
                 functions.mean, functions.mean_variance.sqrt(), functions.std, functions.std_variance.sqrt()
             )
-        return diagonal_normal(functions.mean, (functions.variance + self.options.min_variance).sqrt())
+        return DiagonalNormal(functions.mean, (functions.variance + self.options.min_variance).sqrt())
 
     def forward(self, x: Tensor, model: Generative) -> Distribution:
         return self.marginal(self.functions(x))
