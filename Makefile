@@ -3,15 +3,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all lint types benchmark clean
+.PHONY: demo test test-all lint types docs check-torch benchmark clean
 
 demo: $(READY)
 	$(BIN)/gpin demo
 
-test: lint types
+test: lint types check-torch
 	$(BIN)/pytest -n 2 -m "not slow"
 
-test-all: lint types
+test-all: lint types check-torch
 	$(BIN)/pytest -n 2
 
 lint: $(READY)
@@ -20,6 +20,13 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+
+docs: $(READY)
+	$(BIN)/mkdocs build --strict --quiet
+
+# Only warns: gpin also runs with other builds of torch than the one it is tested with.
+check-torch: $(READY)
+	@$(BIN)/python scripts/check_torch.py
 
 benchmark: $(READY)
 	$(BIN)/python benchmarks/inference.py
@@ -33,4 +40,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf .venv benchmarks/.venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv benchmarks/.venv build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,7 +3,7 @@
 import pytest
 
 from gpin._core.errors import InputError
-from gpin._core.extras import extra
+from gpin._core.extras import extra, installed_version
 
 
 def test_a_missing_package_is_named_with_its_extra():
@@ -23,3 +23,8 @@ def test_a_package_that_is_there_is_imported_and_other_errors_are_left_alone():
     assert json.loads("1") == 1
     with pytest.raises(KeyError), extra("plots"):
         raise KeyError("x")
+
+
+def test_the_version_of_a_package_is_told_where_it_is_installed():
+    assert installed_version("pytest") == pytest.__version__
+    assert installed_version("absent-package") is None

