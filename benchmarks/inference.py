@@ -1,6 +1,6 @@
-"""What inference costs, as ratios to the plain VAE in one and the same run. See README.md beside this file.
+"""Measure what inference costs, as ratios to the plain VAE in the same run. See README.md beside this file.
 
-A method more to compare is a line more in METHODS.
+To compare another method, add a line to METHODS.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from typing import Any
 # Threads that wait sleep instead of spinning: spinning on a busy machine distorts everything. Read by torch at import.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import tables
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
@@ -152,7 +153,6 @@ METHODS = [
         share=0.2,
     ),
 ]
-MEMORY_AT_MOST = 1e9
 
 
 @cache
@@ -326,24 +326,6 @@ def in_fresh_process(function: Callable[[int], int], argument: int) -> int:
         return pool.submit(function, argument).result()
 
 
-def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, which is Markdown; all columns but the first hold numbers."""
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    rules = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    print(f"{title}\n")
-    for cells in (columns, rules, *rows):
-        first, *rest = zip(cells, widths, strict=True)
-        print("| " + " | ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]) + " |")
-    print()
-
-
-def shown(row: dict[str, Any]) -> list[str]:
-    """Median and quartiles for print."""
-    digits = 2 if row["ratio"] < 100 else 0
-    low, high = row["quartiles"]
-    return [f"{row['ratio']:.{digits}f}", f"{low:.{digits}f} – {high:.{digits}f}"]
-
-
 def main() -> None:
     """Measure and print."""
     groups = list(dict.fromkeys(method.name for method in METHODS))
@@ -352,10 +334,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=40, help="interleaved rounds; default: %(default)s")
     parser.add_argument("--only", default=",".join(groups), help="of %(default)s; the VAE is always there")
     parser.add_argument("--json", action="store_true", help="print JSON, with seconds, instead of tables")
+    parser.add_argument(
+        "--save", action="store_true", help=f"write {tables.MEASURED.name} and the tables of the documents"
+    )
     arguments = parser.parse_args()
     if arguments.threads < 1 or arguments.repeats < 2:
         parser.error("--threads must be at least 1 and --repeats at least 2")
     only = arguments.only.split(",")
+    if arguments.save and arguments.only != parser.get_default("only"):
+        parser.error("--save needs all methods: leave out --only")
     if unknown := [name for name in only if name not in groups]:
         parser.error(f"--only: unknown {', '.join(map(repr, unknown))}; choose from {', '.join(groups)}")
     torch.set_num_threads(arguments.threads)
@@ -396,49 +383,19 @@ def main() -> None:
         "repeats": arguments.repeats,
         "cores": os.cpu_count(),
         "load_average": round(os.getloadavg()[0], 1),
-        "torch": torch.__version__,
+        "torch": torch.__version__.split("+")[0],
     }
-    if arguments.json:
-        results = {"inference": inference, "vlae_against_gp": vlae, "training_step": training}
-        print(json.dumps({"setting": setting, **results, "training_peak_bytes": memory}, indent=2))
-        return
-
-    print(
-        f"Batch {BATCH}, d = {LATENT_DIM}, images {'×'.join(map(str, SHAPE))}; torch {torch.__version__}, "
-        f"{arguments.threads} thread(s) on {setting['cores']} cores, load average {setting['load_average']}; "
-        f"medians of {arguments.repeats} repeats.\n"
-    )
-    show(
-        "Inference: encode one batch and draw one z for every instance",
-        ["method", "× VAE", "quartiles", "paper", "expected"],
-        [
-            [
-                row["label"],
-                *shown(row),
-                f"{row['paper']:.2f}" if row["paper"] else "",
-                f"≤ {row['at_most']:.2f}" if row["at_most"] else "",
-            ]
-            for row in inference
-        ],
-    )
-    if vlae:
-        show(
-            "VLAE's inference against the GP's",
-            ["method", "× GP full, loop", "quartiles", "paper", "× GP default", "quartiles"],
-            [[row["label"], *shown(row["loop"]), f"{row['paper']:.2f}", *shown(row["default"])] for row in vlae],
-        )
-    if training:
-        show(
-            "Training: one step, forward, backward and Adam",
-            ["method", "× VAE", "quartiles"],
-            [[row["label"], *shown(row)] for row in training],
-        )
-    if "gp" in only:
-        measured = "not measured, it needs Linux" if memory is None else f"{memory / 1e6:.0f} MB"
-        print(
-            f"Peak memory of training with full covariance, p = 512, d = {LATENT_DIM}, batch {BATCH}, images "
-            f"{'×'.join(map(str, LARGE_SHAPE))}: {measured} (expected: ≤ {MEMORY_AT_MOST / 1e6:.0f} MB)"
-        )
+    results = {
+        "setting": setting,
+        "inference": inference,
+        "vlae_against_gp": vlae,
+        "training_step": training,
+        "training_peak_bytes": memory,
+    }
+    if arguments.save:
+        tables.MEASURED.write_text(json.dumps(results, indent=2) + "\n")
+        tables.update()
+    print(json.dumps(results, indent=2) if arguments.json else tables.everything(results))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ PAGES = {
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
+LOGARITHM = re.compile(r"(<mi>log</mi>)(?=<m(?:i|n|sub|sup|subsup)\b)")  # latex2mathml leaves no space after it
+
 
 def on_files(files, config):
     """Add the pages that live outside docs/."""
@@ -57,6 +59,7 @@ def on_page_content(content, **_):
 
     def convert(match):
         display = "block" if match[1] == "div" else "inline"
-        return latex2mathml.converter.convert(html.unescape(match[2]).strip(), display=display)
+        formula = latex2mathml.converter.convert(html.unescape(match[2]).strip(), display=display)
+        return LOGARITHM.sub(r'\1<mspace width="0.17em"/>', formula)
 
     return FORMULA.sub(convert, content)

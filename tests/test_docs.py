@@ -5,6 +5,8 @@ import glob
 import io
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,7 @@ def test_links_between_pages_lead_somewhere():
     for page in [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_every_table_of_costs_is_the_measured_one():
+    subprocess.run([sys.executable, DOCS.parent / "benchmarks" / "tables.py", "--check"], check=True)

@@ -1,4 +1,4 @@
-"""Gaussian-process inference networks for VAEs: amortized inference that knows when it is wrong."""
+"""Amortized inference for variational autoencoders: eight methods behind one interface."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

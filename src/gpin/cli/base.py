@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = App(
     name="gpin",
     version=f"gpin {__version__}",
-    help="Gaussian-process inference networks for VAEs: amortized inference that knows when it is wrong.",
+    help="Amortized inference for variational autoencoders: eight methods behind one interface.",
     help_format="markdown",
     help_epilogue="Example: `gpin train digits`, or `gpin demo`\n\n"
     "Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted.",

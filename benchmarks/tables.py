@@ -1,0 +1,136 @@
+"""The tables of inference costs, all from one measured file: inference.json beside this file.
+
+    python benchmarks/tables.py            # writes the tables into the documents that show them
+    python benchmarks/tables.py --check    # fails if a document differs from the measured file
+
+In a document, a table stands between `<!-- costs: NAME -->` and `<!-- /costs -->`.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+MEASURED = HERE / "inference.json"
+DOCUMENTS = [HERE.parent / "README.md", HERE.parent / "docs" / "methods.md", HERE / "README.md"]
+BLOCK = re.compile(r"(<!-- costs: (\w+) -->\n).*?(<!-- /costs -->)", re.DOTALL)
+
+SELECTION = {
+    "VAE": "`vae`",
+    "IAF (2)": "`iaf`, 2 flows",
+    "GP shared basis, shared trunk (default)": "`gp`",
+    "GP full, separate towers": "`gp`, the paper's full covariances",
+    "SA (4)": "`sa`, 4 steps as in the paper",
+    "VLAE (4), dense decoder": "`vlae`, 4 steps, dense decoder",
+}
+"""The rows of the short table, and what it calls them."""
+
+MEMORY_AT_MOST = 1e9
+
+
+def table(columns, rows):
+    """A table in Markdown; all columns but the first hold numbers."""
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def shown(row):
+    """A median and its quartiles as text."""
+    digits = 2 if row["ratio"] < 100 else 0
+    low, high = row["quartiles"]
+    return [f"{row['ratio']:.{digits}f}", f"{low:.{digits}f} – {high:.{digits}f}"]
+
+
+def setting(measured):
+    """The conditions of the measurement, in a sentence."""
+    how = measured["setting"]
+    repeats = sorted({row["repeats"] for row in measured["inference"]})
+    return (
+        f"Batch {how['batch']}, d = {how['latent_dim']}, images {'×'.join(map(str, how['shape']))}; "
+        f"torch {how['torch']}, {how['threads']} thread{'s' * (how['threads'] > 1)} on {how['cores']} CPU cores, "
+        f"load average {how['load_average']}; medians of {repeats[-1]} interleaved repeats"
+        f"{f' (slow rows: at least {repeats[0]})' if repeats[0] < repeats[-1] else ''}."
+    )
+
+
+def inference(measured):
+    """Every method's inference time."""
+    rows = [
+        [
+            row["label"],
+            *shown(row),
+            f"{row['paper']:.2f}" if row["paper"] else "",
+            f"≤ {row['at_most']:.2f}" if row["at_most"] else "",
+        ]
+        for row in measured["inference"]
+    ]
+    return table(["inference, one batch", "× VAE", "quartiles", "paper", "target"], rows)
+
+
+def short(measured):
+    """The inference time of a few methods, on one line each."""
+    rows = {row["label"]: shown(row)[0] for row in measured["inference"]}
+    return table(["method", "inference time, × VAE"], [[name, rows[label]] for label, name in SELECTION.items()])
+
+
+def vlae(measured):
+    """VLAE's inference time against the GP's, as the paper compares them."""
+    rows = [
+        [row["label"], *shown(row["loop"]), f"{row['paper']:.2f}", *shown(row["default"])]
+        for row in measured["vlae_against_gp"]
+    ]
+    return table(["inference, one batch", "× GP full, loop", "quartiles", "paper", "× GP default", "quartiles"], rows)
+
+
+def training(measured):
+    """The time of a training step."""
+    return table(
+        ["training, one step", "× VAE", "quartiles"], [[row["label"], *shown(row)] for row in measured["training_step"]]
+    )
+
+
+def memory(measured):
+    """The peak memory of training the full covariance, in a sentence."""
+    return (
+        "Peak memory of training with full covariance on 3×32×32 images (p = 512, d = 50, batch 128): "
+        f"{measured['training_peak_bytes'] / 1e6:.0f} MB; target: at most {MEMORY_AT_MOST / 1e6:.0f} MB."
+    )
+
+
+TABLES = {entry.__name__: entry for entry in (setting, inference, short, vlae, training, memory)}
+
+
+def everything(measured):
+    """All that was measured, for print."""
+    parts = [setting(measured), inference(measured)]
+    parts += [vlae(measured)] if measured["vlae_against_gp"] else []
+    parts += [training(measured)] if measured["training_step"] else []
+    parts += [memory(measured)] if measured["training_peak_bytes"] else []
+    return "\n\n".join(parts)
+
+
+def rendered(text, measured):
+    """A document with its tables as measured."""
+    return BLOCK.sub(lambda match: f"{match[1]}{TABLES[match[2]](measured)}\n{match[3]}", text)
+
+
+def update(check=False):
+    """Write the tables into the documents; or name the documents that differ."""
+    measured = json.loads(MEASURED.read_text())
+    stale = []
+    for path in DOCUMENTS:
+        text = path.read_text()
+        assert BLOCK.search(text), f"{path} shows no costs"
+        if (new := rendered(text, measured)) != text:
+            stale.append(path)
+            if not check:
+                path.write_text(new)
+    return stale
+
+
+if __name__ == "__main__":
+    stale = update(check="--check" in sys.argv[1:])
+    if stale and "--check" in sys.argv[1:]:
+        names = ", ".join(str(path.relative_to(HERE.parent)) for path in stale)
+        sys.exit(f"{names}: not as in {MEASURED.name}; run python benchmarks/tables.py")
