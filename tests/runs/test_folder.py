@@ -6,7 +6,7 @@ import pytest
 import gpin
 import gpin._core.files
 from gpin.runs import open_run, train
-from gpin.runs.settings import assigned
+from gpin.runs.settings import run_settings
 
 OPTIONS = ["latent_dim=2", "epochs=2", "architecture.width=8", "batch_size=20"]
 
@@ -14,7 +14,7 @@ OPTIONS = ["latent_dim=2", "epochs=2", "architecture.width=8", "batch_size=20"]
 @pytest.fixture
 def run(tmp_path):
     np.save(tmp_path / "data.npy", np.random.default_rng(0).normal(size=(60, 4)))
-    found, _, _ = train(tmp_path / "data.npy", assigned({}, OPTIONS), out=tmp_path / "runs", progress=False)
+    found, _, _ = train(tmp_path / "data.npy", run_settings(assignments=OPTIONS), out=tmp_path / "runs", progress=False)
     return found
 
 
@@ -31,4 +31,4 @@ def test_the_folder_of_another_run_is_not_taken(run, tmp_path):
     record = run.record() | {"fingerprint": "of other data"}
     gpin._core.files.write_record(run.folder / "run.json", "gpin-run", 1, record)
     with pytest.raises(gpin.InputError, match="holds another run: move it away"):
-        train(tmp_path / "data.npy", assigned({}, OPTIONS), out=tmp_path / "runs", progress=False)
+        train(tmp_path / "data.npy", run_settings(assignments=OPTIONS), out=tmp_path / "runs", progress=False)

@@ -17,10 +17,10 @@ from gpin.runs import outputs
 
 def test_a_table_is_written_in_batches(tmp_path):
     batches = [{"a": np.arange(3), "b": np.full(3, 0.5, np.float32)}, {"a": np.arange(3, 5), "b": np.zeros(2, "f4")}]
-    assert outputs.write_table(tmp_path / "t.parquet", batches) == 5
+    assert outputs.write_table(tmp_path / "t.parquet", batches).count == 5
     table = pyarrow.parquet.read_table(tmp_path / "t.parquet")
     assert table.to_pydict() == {"a": [0, 1, 2, 3, 4], "b": [0.5, 0.5, 0.5, 0, 0]}
-    assert outputs.write_table(tmp_path / "t.csv", batches) == 5
+    assert outputs.write_table(tmp_path / "t.csv", batches).count == 5
     assert (tmp_path / "t.csv").read_text().splitlines()[:2] == ['"a","b"', "0,0.5"]
 
 
@@ -119,5 +119,5 @@ def test_the_data_itself_is_not_overwritten(tmp_path):
     data = tmp_path / "data.csv"
     data.write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="it is the data itself"):
-        outputs.check_output(data, "a row an instance", str(data))
-    assert outputs.check_output(tmp_path / "other.csv", "a row an instance", str(data)) == ".csv"
+        outputs.check_output(data, "one row per instance", str(data))
+    assert outputs.check_output(tmp_path / "other.csv", "one row per instance", str(data)) == ".csv"

@@ -11,7 +11,7 @@ from gpin.inference import METHODS
 from gpin.likelihoods import LikelihoodConfig
 from gpin.networks import Architecture
 from gpin.runs import ModelSettings, RunSettings, train
-from gpin.runs.settings import NONE_IS_A_CHOICE, assigned, check_once, read_settings
+from gpin.runs.settings import NONE_IS_A_CHOICE, read_settings, run_settings
 from gpin.training import TrainingConfig
 
 PARTS = (DataConfig, SourceConfig, LikelihoodConfig, Architecture, ModelSettings, TrainingConfig)
@@ -50,7 +50,7 @@ def test_a_file_that_holds_no_settings_is_named(tmp_path, content, words):
 
 def test_the_settings_of_a_run_that_had_a_start_need_one(tmp_path):
     path = write(tmp_path, {"format": "gpin-run", "settings": {"training": {"epochs": 3}}, "start": "1a2b"})
-    with pytest.raises(InputError, match="name that model with --start"):
+    with pytest.raises(InputError, match="name that model with `start`"):
         read_settings(path)
     assert read_settings(path, started=True) == {"training": {"epochs": 3}}
     path = write(tmp_path, {"format": "gpin-run", "settings": {"training": {"epochs": 3}}, "start": None})
@@ -73,21 +73,22 @@ def test_a_model_that_cannot_be_is_refused_before_data_is_looked_for(model, word
 
 
 @pytest.mark.parametrize(
-    ("assignments", "flags", "words"),
+    ("assignments", "options", "words"),
     [
-        (["epochs=3", "epochs=4"], [], "'epochs' is given twice, as epochs=3 and as epochs=4"),
-        (["latent_dim=4"], ["latent_dim"], "'latent_dim' is given twice, as --latent-dim and as latent_dim=4"),
-        (["likelihood=bernoulli", "likelihood.kind=gaussian"], [], r"'likelihood\.kind' is given twice"),
+        (["epochs=3", "epochs=4"], {}, "'epochs' is given twice, as epochs=3 and as epochs=4"),
+        (["latent_dim=4"], {"latent_dim": 4}, "'latent_dim' is given twice, as `latent_dim` and as latent_dim=4"),
+        (["likelihood=bernoulli", "likelihood.kind=gaussian"], {}, r"'likelihood\.kind' is given twice"),
+        (["likelihood.kind=gaussian"], {"likelihood": "bernoulli"}, r"'likelihood\.kind' is given twice"),
     ],
 )
-def test_an_option_is_given_once(assignments, flags, words):
+def test_an_option_is_given_once(assignments, options, words):
     with pytest.raises(InputError, match=words):
-        check_once(assignments, flags)
+        run_settings(options, assignments=assignments)
 
 
-def test_assignments_override_flags_which_override_the_rest():
+def test_options_and_assignments_override_the_rest():
     given = {"training": {"epochs": 2, "seed": 2, "batch_size": 2}}
-    training = assigned(given, ["seed=4"], {"seed": 3, "epochs": 3}).training
+    training = run_settings({"epochs": 3}, assignments=["seed=4"], base=given).training
     assert (training.epochs, training.seed, training.batch_size) == (3, 4, 2)
 
 
@@ -104,24 +105,25 @@ def test_assignments_override_flags_which_override_the_rest():
     ],
 )
 def test_options_of_the_data_are_assigned_as_their_flags_are_typed(assignment, read):
-    source = assigned({}, [assignment]).data.source
+    source = run_settings(assignments=[assignment]).data.source
     assert {name: getattr(source, name) for name in read} == read
 
 
 def test_a_size_that_is_none_is_refused():
-    with pytest.raises(InputError, match="--size must be a height and a width"):
-        assigned({}, ["size=8x"])
+    with pytest.raises(InputError, match="`size` must be a height and a width"):
+        run_settings(assignments=["size=8x"])
 
 
 def test_no_likelihood_is_that_which_fits_the_data():
     own = {"model": {"likelihood": {"kind": "bernoulli"}}}
-    assert assigned(own, []).model.likelihood == {"kind": "bernoulli"}
-    assert assigned(own, ["likelihood=none"]).model.likelihood is None
-    assert assigned(own, ["likelihood.variance=fixed", "likelihood=none"]).model.likelihood == {"variance": "fixed"}
+    assert run_settings(base=own).model.likelihood == {"kind": "bernoulli"}
+    assert run_settings(assignments=["likelihood=none"], base=own).model.likelihood is None
+    both = ["likelihood.variance=fixed", "likelihood=none"]
+    assert run_settings(assignments=both, base=own).model.likelihood == {"variance": "fixed"}
 
 
 def test_none_is_a_value_where_an_option_has_one_of_that_name():
-    found = assigned({}, ["method=sa", "line_search=none", "scaling=none", "limit=none"])
+    found = run_settings(assignments=["method=sa", "line_search=none", "scaling=none", "limit=none"])
     assert found.model.options == {"line_search": "none"}
     assert (found.data.scaling, found.data.limit) == ("none", None)
 
@@ -146,5 +148,5 @@ def test_every_option_with_a_value_called_none_is_known():
 )
 def test_what_cannot_be_a_value_is_refused(assignments, words):
     with pytest.raises(InputError) as caught:
-        assigned({}, assignments)
+        run_settings(assignments=assignments)
     assert words in str(caught.value)

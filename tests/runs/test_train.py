@@ -11,9 +11,9 @@ import pytest
 import gpin
 from gpin._core.files import write_record
 from gpin.runs import train
-from gpin.runs.settings import assigned
+from gpin.runs.settings import run_settings
 
-OPTIONS = assigned({}, ["latent_dim=2", "epochs=1", "architecture.width=8"])
+OPTIONS = run_settings(assignments=["latent_dim=2", "epochs=1", "architecture.width=8"])
 
 
 module = importlib.import_module("gpin.runs.train")  # whose function hides it

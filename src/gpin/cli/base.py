@@ -111,18 +111,18 @@ def first_process() -> bool:
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr where a person watches; yields what to call with the number of instances that are done."""
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr where a person watches; yields what to call with the number of instances done, and of all."""
     if not on_terminal():
-        yield lambda done: None
+        yield lambda done, total: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done: bar.advance(task, done)
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def quoted(path: Any) -> str:

@@ -1,14 +1,13 @@
-"""What a run is good for: `gpin evaluate`, `encode`, `sample`, `reconstruct`, `report`, `export`."""
+"""What is done with a trained run: `gpin evaluate`, `encode`, `sample`, `reconstruct`, `report`, `export`."""
 # ruff: noqa: D417  (what several commands take is described once, in base)
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from gpin._core.errors import InputError
 from gpin.cli.base import (
     Columns,
     Device,
@@ -27,10 +26,6 @@ from gpin.cli.base import (
     source_options,
     tell,
 )
-
-if TYPE_CHECKING:
-    from gpin.runs import Run
-    from gpin.vae import VAE
 
 
 @app.command(
@@ -69,15 +64,21 @@ def evaluate(
     json
         Print the scores as JSON.
     """
-    from gpin._core.inputs import check_seed
-    from gpin.runs import apply as use
+    from gpin.runs import evaluate_run, open_run
 
-    opened, vae = _opened(run, device)
-    check_seed(seed)
-    rows = use.random_rows(getattr(opened.data(data), part), limit, seed)
-    with progress("evaluating", len(rows)) as told:
-        found = use.evaluate(
-            vae, rows, samples=samples, proposal=proposal, seed=seed, log_volume=use.log_volume(opened), told=told
+    opened = open_run(run)
+    with progress("evaluating") as on_batch:
+        found = evaluate_run(
+            opened,
+            samples=samples,
+            proposal=proposal,
+            data=data,
+            part=part,
+            limit=limit,
+            seed=seed,
+            device=device,
+            on_batch=on_batch,
+            tell=tell,
         )
     record = {"run": str(opened.folder), "method": opened.model.method, "part": part, "seed": seed, **found.record()}
     if json:
@@ -155,24 +156,14 @@ def encode(
     json
         Print what was written as JSON.
     """
-    from gpin.runs import apply as use
-    from gpin.runs import outputs
+    from gpin.runs import encode_to_file
 
-    opened = _open(run)
-    outputs.check_output(out, "a row an instance", data, opened.location)
-    vae = _model(opened, device)
-    rows = use.open_data(opened, data, source_options(columns, key, size, grey))
-    names: list[str] = []
-    with progress("encoding", len(rows)) as told:
-
-        def batches() -> Any:
-            for batch in use.encode_rows(vae, rows, samples=samples, seed=seed):
-                names[:] = list(batch)
-                yield batch
-                told(len(batch["row"]))
-
-        count = outputs.write_table(out, batches())
-    _wrote(out, f"{count:,} rows", json, rows=count, columns=names)
+    options = source_options(columns, key, size, grey)
+    with progress("encoding") as on_batch:
+        found = encode_to_file(
+            run, data, out, samples=samples, seed=seed, **options, device=device, on_batch=on_batch, tell=tell
+        )
+    _wrote(out, f"{found.count:,} rows", json, rows=found.count, columns=found.columns)
 
 
 @app.command(sort_key=5, help_epilogue="Example: `gpin sample runs/digits-gp-1a2b3c4d -o grid.png --count 100`")
@@ -202,24 +193,9 @@ def sample(
     json
         Print what was written as JSON.
     """
-    import torch
+    from gpin.runs import sample_to_file
 
-    from gpin._core.files import write_whole
-    from gpin.runs import apply as use
-    from gpin.runs import outputs
-
-    opened = _open(run)
-    ending = outputs.check_output(out, _content(opened), opened.location)
-    vae = _model(opened, device)
-    draws = use.sample_rows(vae, count, noise=noise, seed=seed)
-    if ending == ".png":
-        write_whole(out, outputs.picture(torch.cat(list(draws)), opened.scaling))
-    elif ending == ".npy":
-        outputs.write_array(out, (opened.scaling.undo(x) for x in draws), count)
-    else:
-        names = use.column_names(opened)
-        values = (opened.scaling.undo(x) for x in draws)
-        outputs.write_table(out, (dict(zip(names, batch.T, strict=True)) for batch in values))
+    sample_to_file(run, out, count=count, noise=noise, seed=seed, device=device, tell=tell)
     _wrote(out, f"{count:,} samples", json, samples=count)
 
 
@@ -259,37 +235,23 @@ def reconstruct(
     json
         Print what was written as JSON.
     """
-    import torch
+    from gpin.runs import reconstruct_to_file
 
-    from gpin._core.files import write_whole
-    from gpin.runs import apply as use
-    from gpin.runs import outputs
-
-    opened = _open(run)
-    ending = outputs.check_output(out, _content(opened), opened.location, data, moved)
     options = source_options(columns, key, size, grey)
-    if data is None and options:
-        raise InputError(f"--{next(iter(options))} says how to read DATA: name the data after the run")
-    if data is not None and moved is not None:
-        raise InputError(
-            "--data tells where the run's own data is now, and DATA names other data: leave one of them out"
+    with progress("reconstructing") as on_batch:
+        found = reconstruct_to_file(
+            run,
+            out,
+            other=data,
+            data=moved,
+            count=count,
+            seed=seed,
+            **options,
+            device=device,
+            on_batch=on_batch,
+            tell=tell,
         )
-    vae = _model(opened, device)
-    rows = opened.data(moved).test if data is None else use.open_data(opened, data, options)
-    rows = use.spread_rows(rows, 16 if count is None and ending == ".png" else count)
-    with progress("reconstructing", len(rows)) as told:
-        found = _telling(use.reconstruct_rows(vae, rows, seed=seed), told)
-        if ending == ".png":
-            _, x, reconstructions = zip(*found, strict=True)
-            write_whole(out, outputs.pairs_picture(torch.cat(x), torch.cat(reconstructions), opened.scaling))
-        elif ending == ".npy":
-            outputs.write_array(out, (opened.scaling.undo(x) for _, _, x in found), len(rows))
-        else:
-            names = use.column_names(opened)
-            values = ((numbers, opened.scaling.undo(x)) for numbers, _, x in found)
-            number = "row" if "row" not in names else "row_number"
-            outputs.write_table(out, ({number: n} | dict(zip(names, batch.T, strict=True)) for n, batch in values))
-    _wrote(out, f"{len(rows):,} reconstructions", json, reconstructions=len(rows))
+    _wrote(out, f"{found.count:,} reconstructions", json, reconstructions=found.count)
 
 
 @app.command(
@@ -323,14 +285,11 @@ def report(
     json
         Print what was written as JSON.
     """
-    from gpin._core.inputs import check_seed
-    from gpin.runs.outputs import check_output
-    from gpin.runs.report.page import write_report
+    from gpin.runs.report import write_report
 
-    check_output(out, "a page")
     if on_terminal():
         print(f"scoring {_count(run)}, with proposals of the encoder and with fitted ones", file=sys.stderr)
-    write_report(run, out, samples=samples, limit=limit, seed=check_seed(seed), data=data, tell=tell)
+    write_report(run, out, samples=samples, limit=limit, seed=seed, data=data, tell=tell)
     _wrote(out, _count(run), json, runs=[str(folder) for folder in run])
 
 
@@ -349,58 +308,16 @@ def export(run: RunFolder, /, *, out: Out, json: Annotated[bool, Flag] = False) 
     json
         Print its inputs and outputs as JSON.
     """
-    from gpin.export import export as export_model
-    from gpin.runs.outputs import check_output
+    from gpin.runs import export_run
 
-    check_output(out, "a model")
-    opened, vae = _opened(run, "cpu")
-    export_model(vae, out, offset=opened.scaling.offset, scale=opened.scaling.scale)
-    import onnx
-
-    graph = onnx.load(str(out), load_external_data=False).graph
-    inputs, outputs = ({value.name: _dimensions(value) for value in values} for values in (graph.input, graph.output))
+    found = export_run(run, out, tell=tell)
     if json:
-        print_json({"out": str(out), "inputs": inputs, "outputs": outputs})
+        print_json({"out": str(out), "inputs": found.inputs, "outputs": found.outputs})
         return
     print(f"wrote {out}")
-    kinds = [(name, "in", size) for name, size in inputs.items()] + [(n, "out", size) for n, size in outputs.items()]
-    show_pairs([(name, f"{kind:4}({', '.join(map(str, size))})") for name, kind, size in kinds])
-
-
-def _dimensions(value: Any) -> list[int | str]:
-    return [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
-
-
-# What they share -------------------------------------------------------------------------------------
-
-
-def _open(folder: Path) -> "Run":
-    from gpin.runs import open_run
-
-    return open_run(folder)
-
-
-def _model(run: "Run", device: str | None) -> "VAE":
-    from gpin.runs.apply import device_named
-
-    chosen = device_named(device)
-    return run.load(tell).to(chosen)
-
-
-def _opened(folder: Path, device: str | None) -> tuple["Run", "VAE"]:
-    run = _open(folder)
-    return run, _model(run, device)
-
-
-def _content(run: "Run") -> str:
-    """What instances are written as, see `gpin.runs.outputs.ENDINGS`."""
-    return "images" if len(run.model.shape) == 3 else "a table"
-
-
-def _telling(batches: Any, told: Any) -> Any:
-    for batch in batches:
-        yield batch
-        told(len(batch[0]))
+    sizes = [(name, "in", size) for name, size in found.inputs.items()]
+    sizes += [(name, "out", size) for name, size in found.outputs.items()]
+    show_pairs([(name, f"{kind:4}({', '.join(map(str, size))})") for name, kind, size in sizes])
 
 
 def _wrote(out: Path, what: str, json: bool, **record: Any) -> None:

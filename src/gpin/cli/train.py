@@ -93,22 +93,19 @@ def train(
     json
         Print the result as JSON.
     """
+    from gpin.runs import read_settings, run_settings
     from gpin.runs import train as train_run
-    from gpin.runs.apply import device_named
-    from gpin.runs.settings import assigned, check_once, read_settings
 
     wrong = next((text for text in more if "=" not in text), None)
     if wrong is not None:
         raise InputError(f"unexpected {wrong!r}: gpin train takes one data set; options such as --epochs have dashes")
-    content = {} if config is None else read_settings(config, started=start is not None)
     flags = {"method": method, "latent_dim": latent_dim, "epochs": epochs, "seed": seed, "scaling": scaling}
     given = {name: value for name, value in flags.items() if value is not None}
-    given |= source_options(columns, key, size, grey)
-    assignments = [*(set_ or []), *more]
-    check_once(assignments, given)
-    settings = assigned(content, assignments, given)
-    if device is not None:
-        device_named(device)
+    settings = run_settings(
+        given | source_options(columns, key, size, grey),
+        assignments=[*(set_ or []), *more],
+        base=None if config is None else read_settings(config, started=start is not None),
+    )
     beginning = _Beginning()
     try:
         run, _, history = train_run(

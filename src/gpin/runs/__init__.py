@@ -1,7 +1,25 @@
 """Runs: a folder each, with everything that describes, resumes and repeats one training."""
 
+from gpin.runs.decode import reconstruct_to_file, sample_to_file
+from gpin.runs.encode import encode_to_file
+from gpin.runs.evaluate import Evaluation, evaluate_run
+from gpin.runs.export import export_run
 from gpin.runs.folder import Run, open_run
-from gpin.runs.settings import ModelSettings, RunSettings
+from gpin.runs.settings import ModelSettings, RunSettings, read_settings, run_settings
 from gpin.runs.train import train
 
-__all__ = ["ModelSettings", "Run", "RunSettings", "open_run", "train"]
+__all__ = [
+    "Evaluation",
+    "ModelSettings",
+    "Run",
+    "RunSettings",
+    "encode_to_file",
+    "evaluate_run",
+    "export_run",
+    "open_run",
+    "read_settings",
+    "reconstruct_to_file",
+    "run_settings",
+    "sample_to_file",
+    "train",
+]

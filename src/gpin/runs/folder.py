@@ -11,9 +11,10 @@
 Nothing in it executes. What is damaged is recognised, and found again elsewhere in the folder where it can be.
 """
 
+import math
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,16 @@ import torch
 from gpin._core.errors import InputError
 from gpin._core.extras import installed_version
 from gpin._core.files import as_path, checksum, read_record, write_record
+from gpin._core.messages import Tell, to_stderr
 from gpin.data import BENCHMARKS, DataSet, Scaling, open_source, split_and_scale
 from gpin.runs.settings import RunSettings
 from gpin.training import History
 from gpin.training.checkpoints import Checkpoint, Checkpoints
 from gpin.vae import VAE, VAEConfig, from_config, load
 
-__all__ = ["Run", "environment", "open_run", "versions"]
+__all__ = ["Run", "as_run", "environment", "open_run", "versions"]
 
 FORMAT, VERSION = "gpin-run", 1
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,17 @@ class Run:
             "start": self.start,
         }
 
+    @property
+    def column_names(self) -> list[str]:
+        """The names of a table's columns: its own, or x_0, x_1, … where it has none."""
+        return list(self.columns or (f"x_{j}" for j in range(self.model.shape[0])))
+
+    @property
+    def log_volume(self) -> float:
+        """Σ log scale over the numbers of an instance; zero where p(x|z) is a probability and not a density."""
+        bernoulli = self.model.likelihood.kind == "bernoulli"
+        return 0.0 if bernoulli else self.scaling.log_volume(math.prod(self.model.shape))
+
     def write(self) -> None:
         """Write `run.json`."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +99,7 @@ class Run:
         try:
             source = open_source(self.location if location is None else location, self.settings.data.source)
         except InputError as error:
-            moved = "" if self.location in BENCHMARKS else "; --data tells where it is now"
+            moved = "" if self.location in BENCHMARKS else "; if it has moved, name its new place as `data`"
             raise InputError(f"the data of {self.folder} cannot be read: {error}{moved}") from None
         if source.fingerprint() != self.fingerprint:
             raise InputError(
@@ -97,18 +108,18 @@ class Run:
             )
         return split_and_scale(source, self.settings.data, self.scaling)
 
-    def checkpoint(self, tell: Tell) -> Checkpoint | None:
+    def checkpoint(self, tell: Tell = to_stderr) -> Checkpoint | None:
         """The newest good state of its training."""
         return Checkpoints(self.folder / "checkpoints").latest(tell)
 
-    def history(self, tell: Tell) -> tuple[History, bool]:
+    def history(self, tell: Tell = to_stderr) -> tuple[History, bool]:
         """What happened in training, and whether it is finished."""
         checkpoint = self.checkpoint(tell)
         if checkpoint is None:
             return History(), False
         return History.from_record(checkpoint.record["history"]), checkpoint.record["finished"]
 
-    def load(self, tell: Tell) -> VAE:
+    def load(self, tell: Tell = to_stderr) -> VAE:
         """The model with its best weights; of an unfinished run, the best so far."""
         folder = self.folder / "model"
         if folder.exists():
@@ -138,6 +149,11 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
         raise InputError(f"{folder} {what}; gpin train makes one and says where it is")
     record = read_record(path, FORMAT, VERSION, "a gpin run")
     return run_from(folder, record)
+
+
+def as_run(run: Run | str | os.PathLike[str]) -> Run:
+    """A run, or the run in a folder."""
+    return run if isinstance(run, Run) else open_run(run)
 
 
 def run_from(folder: Path, record: Mapping[str, Any]) -> Run:

@@ -1,7 +1,8 @@
-"""The files that come of a run's use: tables, arrays and pictures, which appear whole or not at all."""
+"""The files that are written about instances: tables, arrays and pictures, which appear whole or not at all."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,8 @@ from gpin.data.io import listed
 from gpin.data.pictures import PICTURES
 from gpin.data.tables import is_number
 from gpin.report.images import image_grid, image_png, pairs
-from gpin.runs.apply import Columns
 
-__all__ = ["ENDINGS", "check_output", "pairs_picture", "picture", "write_array", "write_table"]
+__all__ = ["ENDINGS", "Columns", "Written", "check_output", "pairs_picture", "picture", "write_array", "write_table"]
 
 TILE = 64
 """Pixels that a small image is enlarged to."""
@@ -26,11 +26,29 @@ ACROSS = 16
 ENDINGS = {
     "images": (".png", ".npy"),
     "a table": (".csv", ".parquet", ".npy"),
-    "a row an instance": (".parquet", ".csv"),
+    "one row per instance": (".parquet", ".csv"),
     "a page": (".html", ".htm"),
     "a model": (".onnx",),
 }
-"""Of the files that can hold something."""
+"""The endings of the files that can hold something."""
+
+Columns = Mapping[str, np.ndarray]
+"""The columns of a table by name, all of the same length."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file that was written.
+
+    Attributes:
+        path: The file.
+        count: The number of instances in it.
+        columns: The names of a table's columns; none in an array or a picture.
+    """
+
+    path: Path
+    count: int
+    columns: tuple[str, ...] = ()
 
 
 def check_output(path: Path, what: str, *data: str | None) -> str:
@@ -59,12 +77,13 @@ def check_output(path: Path, what: str, *data: str | None) -> str:
     return ending
 
 
-def write_table(path: Path, batches: Iterable[Columns]) -> int:
-    """Write columns, batch after batch, as .parquet or .csv; returns the number of rows."""
+def write_table(path: Path, batches: Iterable[Columns]) -> Written:
+    """Write columns, batch after batch, as .parquet or .csv."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
     count, writer = 0, None
+    names: tuple[str, ...] = ()
     with written_whole(path) as file:
         try:
             for columns in batches:
@@ -75,11 +94,12 @@ def write_table(path: Path, batches: Iterable[Columns]) -> int:
                 elif writer is None:
                     writer = parquet.ParquetWriter(file, table.schema)
                 writer.write_table(table)
+                names = tuple(columns)
                 count += table.num_rows
         finally:
             if writer is not None:
                 writer.close()
-    return count
+    return Written(path, count, names)
 
 
 def _has_header(path: Path, names: list[str]) -> bool:
@@ -97,7 +117,7 @@ def _has_header(path: Path, names: list[str]) -> bool:
     return True
 
 
-def write_array(path: Path, batches: Iterable[np.ndarray], count: int) -> None:
+def write_array(path: Path, batches: Iterable[np.ndarray], count: int) -> Written:
     """Write `count` instances, batch after batch, as one .npy file `(count, *shape)`."""
     written, dtype = 0, None
     # Not through a memory map: on a full disk, that ends the process without a word.
@@ -111,6 +131,7 @@ def write_array(path: Path, batches: Iterable[np.ndarray], count: int) -> None:
             file.write(batch.tobytes())
             written += len(batch)
         assert written == count
+    return Written(path, count)
 
 
 def picture(images: Tensor, scaling: Scaling) -> bytes:

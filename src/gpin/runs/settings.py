@@ -15,7 +15,7 @@ from gpin.likelihoods import LikelihoodConfig
 from gpin.networks import Architecture
 from gpin.training import TrainingConfig
 
-__all__ = ["ModelSettings", "RunSettings", "assigned", "check_once", "column_list", "height_and_width", "read_settings"]
+__all__ = ["ModelSettings", "RunSettings", "column_list", "height_and_width", "read_settings", "run_settings"]
 
 
 class ModelSettings(Config):
@@ -63,7 +63,7 @@ def read_settings(path: Path, started: bool = False) -> dict[str, Any]:
         raise InputError(f"{path} cannot be read as settings: {reason}") from None
     if isinstance(content, dict) and content.get("format") == "gpin-run":
         if content.get("start") is not None and not started:
-            raise InputError(f"{path} is of a run that started from a trained model: name that model with --start")
+            raise InputError(f"{path} is of a run that started from a trained model: name that model with `start`")
         content = content.get("settings")
     parts: dict[str, type[Config]] = {"data": DataConfig, "model": ModelSettings, "training": TrainingConfig}
     if not isinstance(content, dict) or not all(isinstance(part, dict) for part in content.values()):
@@ -75,26 +75,29 @@ def read_settings(path: Path, started: bool = False) -> dict[str, Any]:
     return content
 
 
-def assigned(
-    settings: Mapping[str, Any], assignments: Iterable[str], flags: Mapping[str, Any] | None = None
+def run_settings(
+    options: Mapping[str, Any] | None = None,
+    *,
+    assignments: Iterable[str] = (),
+    base: Mapping[str, Any] | None = None,
 ) -> RunSettings:
-    """Settings after `key=value` assignments, whose keys find their place by themselves.
+    """Settings from options whose keys find their place by themselves, as those of `gpin train` do.
 
-    A key is an option of training, of the data or of the method; `likelihood`, `likelihood.variance`,
-    `architecture.width`; `split_seed`, the seed of the split. Values are JSON where they can be, else text.
+    A key is an option of training, of the data or of the method; `method`, `latent_dim`; `likelihood`,
+    `likelihood.variance`, `architecture.width`; `split_seed`, the seed of the split.
 
     Arguments:
-        settings: Those of a `RunSettings`, all or some.
-        assignments: A later one overrides those before it.
-        flags: Values by key, which assignments override.
+        options: Values by key.
+        assignments: More of them as text, `key=value`. Values are JSON where they can be, else text.
+        base: The settings that these override: those of a `RunSettings`, all or some, see `read_settings`.
 
     Example:
-        >>> settings = assigned({}, ["covariance=full", "learning_rate=0.001", "likelihood.variance=analytic"])
-        >>> settings.model.options, settings.training.learning_rate, settings.model.likelihood
-        ({'covariance': 'full'}, 0.001, {'variance': 'analytic'})
+        >>> settings = run_settings({"covariance": "full", "epochs": 20}, assignments=["likelihood.variance=analytic"])
+        >>> settings.model.options, settings.training.epochs, settings.model.likelihood
+        ({'covariance': 'full'}, 20, {'variance': 'analytic'})
     """
-    content: dict[str, Any] = json.loads(json.dumps(settings))
-    pairs = {**(flags or {}), **dict(_pair(assignment) for assignment in assignments)}
+    content: dict[str, Any] = json.loads(json.dumps(base or {}))
+    pairs = _pairs(options or {}, assignments)
     for key in ("method", "latent_dim", "likelihood"):
         if key in pairs:
             _put(content, ("model", key), pairs.pop(key))
@@ -107,14 +110,16 @@ def assigned(
     return RunSettings.parse(content, "the run")
 
 
-def check_once(assignments: Iterable[str], flags: Iterable[str]) -> None:
-    """Refuse an option that a user gives twice, in two assignments or in one and as `--key value`."""
-    seen = {key: "--" + key.replace("_", "-") for key in flags}
-    for assignment in assignments:
-        key, _ = _pair(assignment)
-        if key in seen:
-            raise InputError(f"{key!r} is given twice, as {seen[key]} and as {assignment}: leave one of them out")
-        seen[key] = assignment
+def _pairs(options: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """The values by key, of which none may be given twice."""
+    pairs: dict[str, Any] = {}
+    given: dict[str, str] = {}
+    texts = [(f"`{name}`", _kind_of_likelihood(name, value)) for name, value in options.items()]
+    for text, (key, value) in [*texts, *((text, _pair(text)) for text in assignments)]:
+        if key in pairs:
+            raise InputError(f"{key!r} is given twice, as {given[key]} and as {text}: leave one of them out")
+        pairs[key], given[key] = value, text
+    return pairs
 
 
 def column_list(text: str) -> list[str]:
@@ -136,7 +141,7 @@ def height_and_width(text: str) -> list[int]:
     """
     parts = text.lower().replace("×", "x").split("x")
     if len(parts) > 2 or not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise InputError(f"--size must be a height and a width in pixels, such as 64 or 64x48, got {text!r}")
+        raise InputError(f"`size` must be a height and a width in pixels, such as 64 or 64x48, got {text!r}")
     return [int(part) for part in parts] * (3 - len(parts))
 
 
@@ -157,9 +162,12 @@ def _pair(assignment: str) -> tuple[str, Any]:
         value = None
     if key in TYPED and value is not None and not isinstance(value, list):
         value = TYPED[key](text)
-    if key == "likelihood" and isinstance(value, str):
-        key = "likelihood.kind"
-    return key, value
+    return _kind_of_likelihood(key, value)
+
+
+def _kind_of_likelihood(key: str, value: Any) -> tuple[str, Any]:
+    """A likelihood's name alone is its kind."""
+    return ("likelihood.kind" if key == "likelihood" and isinstance(value, str) else key), value
 
 
 def _places(options: list[str]) -> dict[str, tuple[str, ...]]:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from gpin._core.devices import device_named
 from gpin._core.errors import BusyError, InputError, TrainingError, VersionError
 from gpin._core.files import as_path, remove_unfinished, write_record
+from gpin._core.messages import Tell, silent, to_stderr
 from gpin.data import DataSet, open_source, split_and_scale
-from gpin.runs.folder import FORMAT, VERSION, Run, Tell, environment, open_run
+from gpin.runs.folder import FORMAT, VERSION, Run, environment, open_run
 from gpin.runs.settings import RunSettings
 from gpin.training import Epoch, History, fit
 from gpin.training.processes import Processes
@@ -31,7 +33,7 @@ def train(
     progress: bool | None = None,
     on_start: Callable[[Run, DataSet, VAE], None] | None = None,
     on_epoch: Callable[[int, Epoch], None] | None = None,
-    tell: Tell = print,
+    tell: Tell = to_stderr,
 ) -> tuple[Run, VAE, History]:
     """Train on data in a folder of its own below `out`; the same call again resumes, or returns what is finished.
 
@@ -50,7 +52,7 @@ def train(
     """
     settings, out = settings or RunSettings(), as_path(out, "the folder of runs")
     settings.model.check()
-    processes = Processes(device)
+    processes = Processes(None if device is None else device_named(device))
     source = open_source(data, settings.data.source)
     parts = split_and_scale(source, settings.data)
     first = None if start is None else _started_from(as_path(start, "the start"), tell)
@@ -80,7 +82,7 @@ def train(
         None if first is None else first.checksum(),
     )
     run = replace(run, folder=out / f"{source.name}-{model.method}-{run.identity[:8]}")
-    speak = tell if processes.first else _silent
+    speak = tell if processes.first else silent
     with _alone(run.folder) if processes.first else contextlib.nullcontext():
         if processes.first:
             with _writing(run.folder):
@@ -123,7 +125,7 @@ def _write_about(run: Run, tell: Tell) -> None:
             tell(f"{error}: it is written anew")
         else:
             if known.identity != run.identity:
-                raise InputError(f"{run.folder} holds another run: move it away, or choose another folder with --out")
+                raise InputError(f"{run.folder} holds another run: move it away, or choose another folder with `out`")
             if known.location == run.location:
                 return
     run.write()
@@ -178,7 +180,3 @@ def _alone(folder: Path) -> Iterator[None]:
         for place in (folder, folder / "model"):
             remove_unfinished(place)
         yield
-
-
-def _silent(sentence: str) -> None:
-    pass

@@ -13,7 +13,7 @@ from gpin.experiments.execution.jobs import RECIPE, Job, Scoring, score_instance
 from gpin.experiments.execution.store import Store
 from gpin.experiments.execution.worker import do
 from gpin.runs import RunSettings
-from gpin.runs.apply import random_rows
+from gpin.runs.rows import random_rows
 
 PLAIN = ["log_likelihood", "elbo", "ess", "khat", "mc_error"]
 SCORES = ["instance", *PLAIN, *("refined_" + name for name in PLAIN)]

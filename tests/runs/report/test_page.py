@@ -18,13 +18,13 @@ from gpin._core.seeding import seeded
 from gpin.data import Rows, Scaling
 from gpin.report.numbers import number
 from gpin.runs import open_run, train
-from gpin.runs.apply import random_rows
 from gpin.runs.report.comparison import compare, score_rows, summary, verdict
-from gpin.runs.report.differences import flat_settings, short_names
 from gpin.runs.report.figures import Display
 from gpin.runs.report.page import compose, write_report
-from gpin.runs.report.scores import column_moments
-from gpin.runs.settings import assigned
+from gpin.runs.report.scored_run import column_moments
+from gpin.runs.report.settings import flat_settings, short_names
+from gpin.runs.rows import random_rows
+from gpin.runs.settings import run_settings
 
 SMALL = ["latent_dim=3", "limit=200", "batch_size=50", "architecture.channels=[]", "architecture.width=16"]
 IMAGES = [*SMALL, "epochs=2"]
@@ -37,7 +37,7 @@ def silent(sentence):
 
 
 def made(data, out, *options):
-    return train(data, assigned({}, options), out=out, progress=False, tell=silent)[0].folder
+    return train(data, run_settings(assignments=options), out=out, progress=False, tell=silent)[0].folder
 
 
 @pytest.fixture(scope="module")
@@ -299,8 +299,9 @@ def test_other_data_is_refused(images, table, folder, tmp_path):
     refused(images, "samples must be", samples=0)
     refused(images, "limit must be", limit=0)
     refused(images, "seed must", seed=-1)
+    (tmp_path / "folder.html").mkdir()
     with pytest.raises(InputError, match="is a folder"):
-        write_report(images, tmp_path, tell=silent)
+        write_report(images, tmp_path / "folder.html", tell=silent)
 
 
 def test_data_that_moved_is_found_by_another_run_or_by_its_place(table, tmp_path):
@@ -327,9 +328,9 @@ def test_a_failure_leaves_the_old_page(images, tmp_path, monkeypatch):
 
 def test_the_same_call_gives_the_same_page(images, tmp_path):
     for name in ("a", "b"):
-        write_report(images[1:], tmp_path / name, samples=3, limit=5, seed=4, tell=silent)
+        write_report(images[1:], tmp_path / f"{name}.html", samples=3, limit=5, seed=4, tell=silent)
         torch.rand(3)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
 # Runs that are not whole -----------------------------------------------------------------------------
@@ -340,7 +341,7 @@ def test_an_unfinished_run_says_so(tmp_path):
         if number == 2:
             raise KeyboardInterrupt
 
-    settings = assigned({}, [*SMALL, "method=vae", "epochs=5"])
+    settings = run_settings(assignments=[*SMALL, "method=vae", "epochs=5"])
     with pytest.raises(KeyboardInterrupt):
         train("digits", settings, out=tmp_path, progress=False, on_epoch=stop, checkpoint_seconds=0, tell=silent)
     (folder,) = tmp_path.iterdir()

@@ -14,7 +14,8 @@ from gpin.data import Rows
 from gpin.evaluation.grid import grid_scores
 from gpin.evaluation.scores import Measurement, join_columns
 from gpin.runs import RunSettings
-from gpin.runs.apply import batches, knows_uncertainty
+from gpin.runs.encode import knows_uncertainty
+from gpin.runs.rows import batches
 from gpin.vae import VAE
 
 __all__ = ["Job", "Scoring", "score_instances"]

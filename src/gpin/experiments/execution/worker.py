@@ -21,8 +21,8 @@ from gpin.experiments.execution.jobs import Job, score_instances
 from gpin.experiments.execution.leases import BEAT
 from gpin.experiments.execution.store import JOB, Store
 from gpin.runs import train
-from gpin.runs.apply import random_rows
 from gpin.runs.folder import environment
+from gpin.runs.rows import random_rows
 
 __all__ = ["LOG", "do", "main", "read_plan", "work", "work_off", "worker_name", "write_plan"]
 

@@ -13,21 +13,23 @@ from torch import Tensor
 from gpin._core.errors import InputError
 from gpin._core.files import as_path
 from gpin._core.inputs import check_seed, whole_number
+from gpin._core.messages import Tell, to_stderr
 from gpin.data import DataSet
 from gpin.evaluation.importance import LogLikelihood
 from gpin.report import Table, numbers
 from gpin.report.numbers import Correlation, mean_and_error, plus_minus, share_above
-from gpin.runs.apply import Evaluation, batches, column_names
-from gpin.runs.folder import Run, Tell, open_run
-from gpin.runs.report.differences import refuse_other_data, short_names
-from gpin.runs.report.scores import Scored, column_moments, score
+from gpin.runs.evaluate import Evaluation
+from gpin.runs.folder import Run, open_run
+from gpin.runs.report.scored_run import ScoredRun, column_moments, score_run
+from gpin.runs.report.settings import refuse_other_data, short_names
+from gpin.runs.rows import batches
 
 __all__ = ["Comparison", "caution", "compare", "differences", "listed", "relation", "score_rows", "summary", "verdict"]
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Scored runs on the same data, the first of which the others are compared with.
+    """ScoredRun runs on the same data, the first of which the others are compared with.
 
     Attributes:
         scored: At least one.
@@ -36,7 +38,7 @@ class Comparison:
         seed: Of all noise.
     """
 
-    scored: Sequence[Scored]
+    scored: Sequence[ScoredRun]
     data: DataSet
     samples: int
     seed: int
@@ -69,47 +71,51 @@ class Comparison:
     @property
     def columns(self) -> list[str]:
         """Names of a table's columns."""
-        return column_names(self.scored[0].run)
+        return self.scored[0].run.column_names
 
     @cached_property
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of every column of the test part, in the units of the data."""
         return column_moments(batches(self.data.test), self.data.scaling)
 
-    def comparable(self, other: Scored) -> bool:
+    def comparable(self, other: ScoredRun) -> bool:
         """Whether log-likelihoods mean the same as the first run's: both densities or both probabilities."""
         return other.run.model.likelihood.kind == self.scored[0].run.model.likelihood.kind
 
-    def difference(self, other: Scored, proposal: str) -> tuple[float, float]:
+    def difference(self, other: ScoredRun, proposal: str) -> tuple[float, float]:
         """Log-likelihood by a run less that by the first, paired: the mean over instances, and its standard error."""
         return mean_and_error(other.likelihood(proposal).values - self.scored[0].likelihood(proposal).values)
 
 
 def compare(
-    folders: Sequence[Path],
+    folders: Sequence[str | os.PathLike[str]],
     *,
     samples: int = 100,
     limit: int | None = 1000,
     seed: int = 0,
     data: str | os.PathLike[str] | None = None,
-    tell: Tell,
+    tell: Tell = to_stderr,
 ) -> Comparison:
     """Open and score runs, see `write_report`."""
     samples, seed = whole_number(samples, "samples"), check_seed(seed)
     limit = None if limit is None else whole_number(limit, "limit")
-    folders = [as_path(folder, "the run") for folder in folders]
+    runs = _opened([as_path(folder, "the run") for folder in folders])
+    refuse_other_data(runs)
+    found = _data(runs, data)
+    named = zip(short_names(runs), runs, strict=True)
+    scored = [score_run(name, run, found, samples=samples, limit=limit, seed=seed, tell=tell) for name, run in named]
+    return Comparison(scored, found, samples, seed)
+
+
+def _opened(folders: Sequence[Path]) -> list[Run]:
+    """At least one run, none of them twice."""
     if not folders:
         raise InputError("a report needs at least one run: give its folder")
     places = [folder.resolve() for folder in folders]
     for i, place in enumerate(places):
         if place in places[:i]:
             raise InputError(f"{folders[i]} is given twice: name each run once")
-    runs = [open_run(folder) for folder in folders]
-    refuse_other_data(runs)
-    found = _data(runs, data)
-    named = zip(short_names(runs), runs, strict=True)
-    scored = [score(name, run, found, samples=samples, limit=limit, seed=seed, tell=tell) for name, run in named]
-    return Comparison(scored, found, samples, seed)
+    return [open_run(folder) for folder in folders]
 
 
 def _data(runs: Sequence[Run], location: str | os.PathLike[str] | None) -> DataSet:
@@ -231,7 +237,7 @@ def _bits_note(comparison: Comparison) -> str:
     return f"{note}; lower is better"
 
 
-def _time(one: Scored) -> str:
+def _time(one: ScoredRun) -> str:
     seconds = one.history.seconds
     if not one.history.epochs:
         return "—"
@@ -244,7 +250,7 @@ def _known(text: str, value: float) -> str:
     return text if math.isfinite(value) else "—"
 
 
-def _paired(comparison: Comparison, other: Scored, proposal: str) -> str:
+def _paired(comparison: Comparison, other: ScoredRun, proposal: str) -> str:
     """A paired difference in words that claim no more than it shows."""
     mean, stderr = comparison.difference(other, proposal)
     if not stderr > 0:
@@ -329,7 +335,7 @@ def caution(comparison: Comparison) -> str:
     return numbers.caution(encoder, refined, f"{comparison.noun}s")
 
 
-def relation(comparison: Comparison, one: Scored) -> str:
+def relation(comparison: Comparison, one: ScoredRun) -> str:
     """What the uncertainty says about the gap, in words that claim no more than it shows."""
     assert one.uncertainty is not None
     found = Correlation.of(one.uncertainty[one.chosen], one.gap)

@@ -10,8 +10,8 @@ from torch import Tensor
 from gpin._core.seeding import seeded
 from gpin.data import DataSet, Rows, Scaling
 from gpin.report import Tile, plots
-from gpin.runs.apply import spread_rows
-from gpin.runs.report.scores import Scored, batches
+from gpin.runs.report.scored_run import ScoredRun
+from gpin.runs.rows import batches, spread_rows
 
 __all__ = ["Display", "curves", "gap", "reconstructions", "samples", "tiles"]
 
@@ -56,7 +56,7 @@ def columns(shape: tuple[int, ...]) -> int:
     return max(4, min(10, STRIP // width))
 
 
-def reconstructions(scored: Sequence[Scored], data: DataSet, display: Display) -> list[tuple[str, bytes, str]]:
+def reconstructions(scored: Sequence[ScoredRun], data: DataSet, display: Display) -> list[tuple[str, bytes, str]]:
     """Test images at even distances, then what each run makes of them: titles, PNG files, descriptions."""
     (x,) = batches(spread_rows(data.test, columns(data.shape)))
     strips = [("Image", _strip(display(x)), "Test images")]
@@ -71,7 +71,7 @@ def _strip(images: np.ndarray) -> bytes:
     return _png(images, len(images))
 
 
-def samples(one: Scored, display: Display, seed: int) -> bytes:
+def samples(one: ScoredRun, display: Display, seed: int) -> bytes:
     """Four rows of draws from a model, as a PNG file."""
     across = columns(one.vae.shape)
     with seeded(seed):
@@ -83,7 +83,7 @@ def _png(images: np.ndarray, across: int) -> bytes:
     return plots.image_png(plots.image_grid(images, across), scale=max(1, round(32 / images.shape[3])))
 
 
-def tiles(one: Scored, data: DataSet, display: Display, count: int) -> list[Tile]:
+def tiles(one: ScoredRun, data: DataSet, display: Display, count: int) -> list[Tile]:
     """Test images from the least uncertain to the most, at evenly spaced ranks, each above its reconstruction."""
     assert one.uncertainty is not None
     chosen = plots.even_ranks(one.uncertainty, count)
@@ -96,14 +96,14 @@ def tiles(one: Scored, data: DataSet, display: Display, count: int) -> list[Tile
     return found
 
 
-def curves(scored: Sequence[Scored], noun: str) -> plots.Figure:
+def curves(scored: Sequence[ScoredRun], noun: str) -> plots.Figure:
     """The ELBO by epoch, of the runs whose history is known; every run keeps its colour."""
     lines = {one.name: {"validation": one.history.validation, "training": one.history.train} for one in scored}
     marks = {one.name: one.history.best for one in scored if one.history.best}
     return plots.curves(lines, "epoch", f"ELBO, nats {noun}", marks)
 
 
-def gap(one: Scored, index: int) -> plots.Figure:
+def gap(one: ScoredRun, index: int) -> plots.Figure:
     """Uncertainty against the gap, in the run's colour."""
     assert one.uncertainty is not None
     uncertainty = one.uncertainty[one.chosen]

@@ -2,17 +2,16 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from gpin._core.errors import InputError
-from gpin._core.files import as_path, check_writable, write_whole
+from gpin._core.files import as_path, write_whole
+from gpin._core.messages import Tell, to_stderr
 from gpin._core.seeding import seeded
 from gpin.report import Page, Table, plots
 from gpin.report.numbers import number
-from gpin.runs.apply import random_rows, sample_rows, spread_rows
-from gpin.runs.folder import Tell
+from gpin.runs.decode import sample_rows
+from gpin.runs.outputs import check_output
 from gpin.runs.report import figures
 from gpin.runs.report.comparison import (
     Comparison,
@@ -25,8 +24,9 @@ from gpin.runs.report.comparison import (
     summary,
     verdict,
 )
-from gpin.runs.report.differences import data_settings, differing, flat_settings, surroundings
-from gpin.runs.report.scores import Scored, column_moments
+from gpin.runs.report.scored_run import ScoredRun, column_moments
+from gpin.runs.report.settings import data_settings, differing, flat_settings, surroundings
+from gpin.runs.rows import random_rows, spread_rows
 
 __all__ = ["compose", "write_report"]
 
@@ -41,32 +41,29 @@ DRAWS = 10_000
 
 
 def write_report(
-    folders: Sequence[Path],
-    out: Path,
+    runs: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
     *,
     samples: int = 100,
     limit: int | None = 1000,
     seed: int = 0,
     data: str | os.PathLike[str] | None = None,
-    tell: Tell,
+    tell: Tell = to_stderr,
 ) -> None:
-    """Write the page about some runs, whole or not at all.
+    """Write the page about one or several runs, whole or not at all, as `gpin report` does.
 
     Arguments:
-        folders: Of the runs; the others are compared with the first.
+        runs: The folders of the runs; the others are compared with the first.
         out: The file to write.
         samples: K, the proposals for each instance's log-likelihood.
         limit: Test instances that get a refined log-likelihood, at most; None for all.
-        seed: Of all noise, and of the choice of these instances.
+        seed: The seed of all noise, and of the choice of these instances.
         data: Where the data is now, if it has moved.
         tell: Called with each sentence that the user should read.
     """
     out = as_path(out, "the page")
-    if out.is_dir():
-        raise InputError(f"{out} is a folder: name the file to write, such as {out / 'report.html'}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    check_writable(out.parent)
-    page = compose(compare(folders, samples=samples, limit=limit, seed=seed, data=data, tell=tell))
+    check_output(out, "a page")
+    page = compose(compare(runs, samples=samples, limit=limit, seed=seed, data=data, tell=tell))
     write_whole(out, page.html().encode())
 
 
@@ -241,7 +238,7 @@ def _by_column(comparison: Comparison, values: np.ndarray) -> list[list[str]]:
     return [[name, *(number(value, spread) for value in column)] for name, column, spread in named]
 
 
-def _codes(scored: Sequence[Scored]) -> str:
+def _codes(scored: Sequence[ScoredRun]) -> str:
     return " or ".join(map(str, sorted({one.vae.latent_dim for one in scored})))
 
 
@@ -284,7 +281,7 @@ WHAT = (
 )
 
 
-def _from_certain(page: Page, comparison: Comparison, one: Scored, display: figures.Display, count: int) -> None:
+def _from_certain(page: Page, comparison: Comparison, one: ScoredRun, display: figures.Display, count: int) -> None:
     """`count` test images from certain to uncertain."""
     section = page.section(f"What {one.name} is sure of")
     section.tiles(figures.tiles(one, comparison.data, display, count))
@@ -296,7 +293,7 @@ def _from_certain(page: Page, comparison: Comparison, one: Scored, display: figu
     )
 
 
-def _most_uncertain(page: Page, comparison: Comparison, one: Scored) -> None:
+def _most_uncertain(page: Page, comparison: Comparison, one: ScoredRun) -> None:
     """The test instances with the largest uncertainty, by their numbers."""
     assert one.uncertainty is not None
     noun, test = comparison.noun, comparison.data.test
@@ -316,7 +313,7 @@ def _most_uncertain(page: Page, comparison: Comparison, one: Scored) -> None:
     )
 
 
-def _finds(page: Page, comparison: Comparison, one: Scored, index: int, alone: bool) -> None:
+def _finds(page: Page, comparison: Comparison, one: ScoredRun, index: int, alone: bool) -> None:
     """Uncertainty against the gap, for the `index`-th run."""
     noun, count = comparison.noun, len(one.chosen)
     section = page.section(f"Does {'' if alone else f'{one.name}’s '}uncertainty find the difficult {noun}s?")

@@ -1,6 +1,6 @@
-"""What trained runs are worth on test instances that none of them has seen, and how to say such numbers.
+"""A trained run with its scores on test instances, which training never saw.
 
-The test part is read in batches, so that it never comes into memory as a whole.
+The test part is read in batches, so that it is never in memory as a whole.
 """
 
 from collections.abc import Iterable
@@ -11,20 +11,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpin._core.devices import device_named
 from gpin._core.errors import InputError
+from gpin._core.messages import Tell
 from gpin.data import DataSet, Scaling
 from gpin.evaluation.importance import LogLikelihood
 from gpin.inference import ELBO
-from gpin.runs.apply import Evaluation, batches, device_named, evaluate, knows_uncertainty, log_volume, random_rows
-from gpin.runs.folder import Run, Tell
+from gpin.runs.encode import knows_uncertainty
+from gpin.runs.evaluate import Evaluation, evaluate
+from gpin.runs.folder import Run
+from gpin.runs.rows import batches, random_rows
 from gpin.training import History
 from gpin.vae import VAE
 
-__all__ = ["Scored", "batches", "column_moments", "score"]
+__all__ = ["ScoredRun", "column_moments", "score_run"]
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class ScoredRun:
     """A run with its best weights, and what they make of the test part.
 
     Attributes:
@@ -73,7 +77,9 @@ class Scored:
 
 
 @torch.no_grad()
-def score(name: str, run: Run, data: DataSet, *, samples: int, limit: int | None, seed: int, tell: Tell) -> Scored:
+def score_run(
+    name: str, run: Run, data: DataSet, *, samples: int, limit: int | None, seed: int, tell: Tell
+) -> ScoredRun:
     """Measure a run's best weights, with the same noise for every run.
 
     Arguments:
@@ -87,12 +93,12 @@ def score(name: str, run: Run, data: DataSet, *, samples: int, limit: int | None
     """
     vae = run.load(tell).to(device_named(None))
     history, finished = _history(run, tell)
-    few, volume = random_rows(data.test, limit, seed), log_volume(run)
+    few, volume = random_rows(data.test, limit, seed), run.log_volume
     encoder = evaluate(vae, data.test, samples=samples, seed=seed, log_volume=volume)
     refined = evaluate(vae, few, samples=samples, proposal="refined", seed=seed, log_volume=volume)
     knows = knows_uncertainty(vae, data.test)
     uncertainty = torch.cat([vae.uncertainty(x).total for x in batches(data.test)]).cpu() if knows else None
-    return Scored(
+    return ScoredRun(
         name,
         run,
         vae.cpu(),

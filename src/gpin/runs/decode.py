@@ -1,0 +1,159 @@
+"""What a run's decoder makes of codes: samples from the model, and reconstructions of data."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpin._core.devices import device_named
+from gpin._core.errors import InputError
+from gpin._core.files import as_path, write_whole
+from gpin._core.inputs import check_seed, whole_number
+from gpin._core.messages import Tell, to_stderr
+from gpin._core.seeding import seeded
+from gpin.data import Rows
+from gpin.runs.folder import Run, as_run
+from gpin.runs.outputs import Written, check_output, pairs_picture, picture, write_array, write_table
+from gpin.runs.rows import BATCH, OnBatch, batch_seed, numbered_batches, open_data, source_options, spread_rows
+from gpin.vae import VAE
+
+__all__ = ["reconstruct_rows", "reconstruct_to_file", "sample_rows", "sample_to_file"]
+
+PAIRS = 16
+"""Reconstructions in a picture, unless said otherwise."""
+
+
+def sample_to_file(
+    run: Run | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    count: int = 64,
+    noise: bool = False,
+    seed: int = 0,
+    device: str | None = None,
+    tell: Tell = to_stderr,
+) -> Written:
+    """Draw from a run's model, and write what was drawn as `gpin sample` does.
+
+    Arguments:
+        run: The run, or its folder.
+        out: The file to write: .png for images; .csv or .parquet for tables, in the units of the data; .npy for both.
+        count: How many instances to draw.
+        noise: Draw x itself, with the noise of p(x|z), and not its mean.
+        seed: The seed of all noise.
+        device: Such as "cpu" or "cuda"; by default a GPU where there is one.
+        tell: Called with each sentence that the user should read.
+    """
+    run, out = as_run(run), as_path(out, "the file to write")
+    ending = check_output(out, _content(run), run.location)
+    vae = run.load(tell).to(device_named(device))
+    draws = sample_rows(vae, count, noise=noise, seed=seed)
+    if ending == ".png":
+        write_whole(out, picture(torch.cat(list(draws)), run.scaling))
+        return Written(out, count)
+    values = (run.scaling.undo(x) for x in draws)
+    if ending == ".npy":
+        return write_array(out, values, count)
+    return write_table(out, (_by_column(run, batch) for batch in values))
+
+
+def reconstruct_to_file(
+    run: Run | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    other: str | os.PathLike[str] | None = None,
+    data: str | os.PathLike[str] | None = None,
+    count: int | None = None,
+    seed: int = 0,
+    columns: Sequence[str] | None = None,
+    key: str | None = None,
+    size: Sequence[int] | None = None,
+    grey: bool | None = None,
+    device: str | None = None,
+    on_batch: OnBatch | None = None,
+    tell: Tell = to_stderr,
+) -> Written:
+    """Encode and decode instances, and write their reconstructions as `gpin reconstruct` does.
+
+    Arguments:
+        run: The run, or its folder.
+        out: The file to write: .png for images, each above its reconstruction; .csv or .parquet for tables, in the
+            units of the data; .npy for both.
+        other: Other data to reconstruct, by name or path; None takes the test part of the run's own.
+        data: Where the run's own data is now, if it has moved.
+        count: How many instances, at even distances; by default 16 in a picture, and all in a table or an array.
+        seed: The seed of all noise, for methods whose encoder is random.
+        columns: The columns of a table of other data.
+        key: The array in an .npz archive of other data.
+        size: Height and width of the images of a folder of other data.
+        grey: Whether to read such images in one channel.
+        device: Such as "cpu" or "cuda"; by default a GPU where there is one.
+        on_batch: Called after each batch with the number of instances done, and of all.
+        tell: Called with each sentence that the user should read.
+    """
+    run, out = as_run(run), as_path(out, "the file to write")
+    places = [None if place is None else str(place) for place in (other, data)]
+    ending = check_output(out, _content(run), run.location, *places)
+    options = source_options(columns=columns, key=key, size=size, grey=grey)
+    if other is None and options:
+        raise InputError(f"`{next(iter(options))}` says how to read other data, but no other data is named")
+    if other is not None and data is not None:
+        raise InputError(
+            f"`data` says where the run's own data is now, but {other} is to be reconstructed: leave one of them out"
+        )
+    vae = run.load(tell).to(device_named(device))
+    if other is None:
+        rows = run.data(data).test
+    else:
+        rows = open_data(run, other, columns=columns, key=key, size=size, grey=grey)
+    rows = spread_rows(rows, PAIRS if count is None and ending == ".png" else count)
+    found = reconstruct_rows(vae, rows, seed=seed, on_batch=on_batch)
+    return _write_reconstructions(run, out, found, len(rows))
+
+
+def _write_reconstructions(
+    run: Run, out: Path, found: Iterator[tuple[np.ndarray, Tensor, Tensor]], count: int
+) -> Written:
+    ending = out.suffix.lower()
+    if ending == ".png":
+        _, x, reconstructions = zip(*found, strict=True)
+        write_whole(out, pairs_picture(torch.cat(x), torch.cat(reconstructions), run.scaling))
+        return Written(out, count)
+    if ending == ".npy":
+        return write_array(out, (run.scaling.undo(again) for _, _, again in found), count)
+    number = "row" if "row" not in run.column_names else "row_number"
+    return write_table(
+        out, ({number: numbers} | _by_column(run, run.scaling.undo(again)) for numbers, _, again in found)
+    )
+
+
+def _content(run: Run) -> str:
+    """What instances are written as, see `gpin.runs.outputs.ENDINGS`."""
+    return "images" if len(run.model.shape) == 3 else "a table"
+
+
+def _by_column(run: Run, batch: np.ndarray) -> dict[str, np.ndarray]:
+    return dict(zip(run.column_names, batch.T, strict=True))
+
+
+def reconstruct_rows(
+    vae: VAE, rows: Rows, *, seed: int = 0, on_batch: OnBatch | None = None
+) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+    """Row numbers, x and E[x|z] at the posterior mean of z, `(batch, *shape)` in the units of the model, by batch."""
+    check_seed(seed)
+    for number, (numbers, x) in enumerate(numbered_batches(rows, on_batch)):
+        with seeded(batch_seed(seed, number)):
+            yield numbers, x, vae.reconstruct(x).cpu()
+
+
+def sample_rows(vae: VAE, count: int, *, noise: bool = False, seed: int = 0) -> Iterator[Tensor]:
+    """`count` draws from the model, `(batch, *shape)` in the units of the model, by batch."""
+    whole_number(count, "count")
+    check_seed(seed)
+    for number, start in enumerate(range(0, count, BATCH)):
+        with seeded(batch_seed(seed, number)):
+            x = vae.sample(min(BATCH, count - start), noise).cpu()
+        yield x

@@ -1,0 +1,113 @@
+"""What a run's encoder says of every instance, as the columns of a table."""
+
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpin._core.devices import device_named
+from gpin._core.errors import InputError
+from gpin._core.files import as_path
+from gpin._core.inputs import check_seed, whole_number
+from gpin._core.messages import Tell, to_stderr
+from gpin._core.seeding import seeded
+from gpin.data import Rows
+from gpin.runs.folder import Run, as_run
+from gpin.runs.outputs import Columns, Written, check_output, write_table
+from gpin.runs.rows import OnBatch, batch_seed, numbered_batches, open_data
+from gpin.vae import VAE
+
+__all__ = ["encode_rows", "encode_to_file", "knows_uncertainty"]
+
+
+def encode_to_file(
+    run: Run | str | os.PathLike[str],
+    data: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    samples: int = 100,
+    seed: int = 0,
+    columns: Sequence[str] | None = None,
+    key: str | None = None,
+    size: Sequence[int] | None = None,
+    grey: bool | None = None,
+    device: str | None = None,
+    on_batch: OnBatch | None = None,
+    tell: Tell = to_stderr,
+) -> Written:
+    """Write what a run's encoder says of data, one row per instance, as `gpin encode` does; see `encode_rows`.
+
+    Arguments:
+        run: The run, or its folder.
+        data: What to encode: a data set's name or a path. What is not given about reading it is as in the run.
+        out: The file to write, .parquet or .csv.
+        samples: K, the number of importance samples for each log-likelihood; 0 leaves it out, and is faster.
+        seed: The seed of all noise.
+        columns: The columns of a table.
+        key: The array in an .npz archive.
+        size: Height and width of the images of a folder.
+        grey: Whether to read the images of a folder in one channel.
+        device: Such as "cpu" or "cuda"; by default a GPU where there is one.
+        on_batch: Called after each batch with the number of instances done, and of all.
+        tell: Called with each sentence that the user should read.
+    """
+    run, out = as_run(run), as_path(out, "the file to write")
+    check_output(out, "one row per instance", str(data), run.location)
+    vae = run.load(tell).to(device_named(device))
+    rows = open_data(run, data, columns=columns, key=key, size=size, grey=grey)
+    return write_table(out, encode_rows(vae, rows, samples=samples, seed=seed, on_batch=on_batch))
+
+
+def encode_rows(
+    vae: VAE, rows: Rows, *, samples: int = 100, seed: int = 0, on_batch: OnBatch | None = None
+) -> Iterator[Columns]:
+    """What the encoder says of each instance, as the columns of a table, batch by batch.
+
+    `row`; of a folder of images, `file`, the image's path below it; `mean_0`, …, and `std_0`, … of q(z|x); for methods
+    that have one `uncertainty`, with its parts `uncertainty_f` and `uncertainty_h`, of the posterior mean and standard
+    deviation; `log_likelihood` in the units of the model, with `ess` and `khat`.
+
+    Arguments:
+        vae: The model.
+        rows: The data.
+        samples: K, for the log-likelihood; 0 leaves it out.
+        seed: The seed of all noise.
+        on_batch: Called after each batch with the number of instances done, and of all.
+    """
+    whole_number(samples, "samples", least=0)
+    uncertain = knows_uncertainty(vae, rows)
+    check_seed(seed)
+    for number, (numbers, x) in enumerate(numbered_batches(rows, on_batch)):
+        with seeded(batch_seed(seed, number)), torch.no_grad():
+            q = vae.encode(x)
+            columns = {"row": numbers}
+            if rows.names is not None:
+                columns["file"] = np.array([rows.names[row] for row in numbers])
+            for name, moment in (("mean", q.mean), ("std", q.stddev)):
+                columns |= {f"{name}_{j}": column for j, column in enumerate(_array(moment).T)}
+            if uncertain:
+                found = vae.uncertainty(x)
+                columns |= {
+                    "uncertainty": _array(found.total),
+                    "uncertainty_f": _array(found.mean_part),
+                    "uncertainty_h": _array(found.std_part),
+                }
+            if samples:
+                ll = vae.log_likelihood(x, samples)
+                columns |= {"log_likelihood": _array(ll.values), "ess": _array(ll.ess), "khat": _array(ll.khat)}
+        yield columns
+
+
+def knows_uncertainty(vae: VAE, rows: Rows) -> bool:
+    """Whether the encoder can say how uncertain it is."""
+    try:
+        vae.uncertainty(rows[:1])
+    except InputError:
+        return False
+    return True
+
+
+def _array(values: Tensor) -> np.ndarray:
+    return values.detach().cpu().numpy()

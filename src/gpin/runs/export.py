@@ -1,0 +1,51 @@
+"""A run's encoder as an ONNX model."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpin._core.files import as_path
+from gpin._core.messages import Tell, to_stderr
+from gpin.export import export
+from gpin.runs.folder import Run, as_run
+from gpin.runs.outputs import check_output
+
+__all__ = ["Exported", "export_run"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A written ONNX model.
+
+    Attributes:
+        path: The file.
+        inputs: The shape of each input by name; a dimension that may have any size has a name instead.
+        outputs: The same for the outputs.
+    """
+
+    path: Path
+    inputs: dict[str, list[int | str]]
+    outputs: dict[str, list[int | str]]
+
+
+def export_run(run: Run | str | os.PathLike[str], out: str | os.PathLike[str], *, tell: Tell = to_stderr) -> Exported:
+    """Write a run's inference path as an ONNX model that takes data in its own units, as `gpin export` does.
+
+    Arguments:
+        run: The run, or its folder.
+        out: The file to write, .onnx.
+        tell: Called with each sentence that the user should read.
+    """
+    run, out = as_run(run), as_path(out, "the file to write")
+    check_output(out, "a model")
+    export(run.load(tell), out, offset=run.scaling.offset, scale=run.scaling.scale)
+    import onnx
+
+    graph = onnx.load(str(out), load_external_data=False).graph
+    inputs, outputs = ({value.name: _dimensions(value) for value in values} for values in (graph.input, graph.output))
+    return Exported(out, inputs, outputs)
+
+
+def _dimensions(value: Any) -> list[int | str]:
+    return [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]

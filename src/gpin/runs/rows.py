@@ -1,0 +1,105 @@
+"""The rows of data that a run's model is applied to: opened, chosen, and read in batches."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from gpin._core.inputs import whole_number
+from gpin.data import Rows, SourceConfig, applicable_options, as_model_data, open_source
+from gpin.runs.folder import Run
+
+__all__ = [
+    "BATCH",
+    "OnBatch",
+    "batch_seed",
+    "batches",
+    "numbered_batches",
+    "open_data",
+    "random_rows",
+    "source_options",
+    "spread_rows",
+]
+
+BATCH = 128
+"""Instances that are read and encoded together, as many as `VAE.log_likelihood` takes."""
+
+OnBatch = Callable[[int, int], None]
+"""Called with the number of instances that are done, and with the number of all."""
+
+
+def open_data(
+    run: Run,
+    data: str | os.PathLike[str],
+    *,
+    columns: Sequence[str] | None = None,
+    key: str | None = None,
+    size: Sequence[int] | None = None,
+    grey: bool | None = None,
+) -> Rows:
+    """All rows of a source as data for a run's model; what is not given about reading it is as in the run.
+
+    Options of the run that do not apply to this source are dropped; those that are given are refused then. The columns
+    of a table are matched by name, or by position where `columns` names them.
+
+    Arguments:
+        run: The run whose model it is for.
+        data: A data set's name or a path.
+        columns: The columns of a table.
+        key: The array in an .npz archive.
+        size: Height and width of the images of a folder.
+        grey: Whether to read the images of a folder in one channel.
+    """
+    given = source_options(columns=columns, key=key, size=size, grey=grey)
+    own = {**run.settings.data.source.model_dump(), "columns": run.columns}
+    inherited = {name: own[name] for name in applicable_options(str(data))}
+    source = open_source(data, SourceConfig.parse({**inherited, **given}, "the data"))
+    return as_model_data(source, run.model.shape, run.scaling, run.columns if columns is None else None)
+
+
+def source_options(**options: object) -> dict[str, object]:
+    """The options of a `SourceConfig` that are given, which are those that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def random_rows(rows: Rows, limit: int | None, seed: int = 0) -> Rows:
+    """At most `limit` of the rows, chosen by the seed, in their own order."""
+    if limit is None or whole_number(limit, "limit") >= len(rows):
+        return rows
+    chosen = np.random.default_rng(seed).choice(len(rows), limit, replace=False)
+    return rows.chosen(np.sort(chosen))
+
+
+def spread_rows(rows: Rows, count: int | None) -> Rows:
+    """At most `count` of the rows, at even distances from the first to the last."""
+    if count is None or whole_number(count, "count") >= len(rows):
+        return rows
+    return rows.chosen(np.linspace(0, len(rows) - 1, count).astype(np.int64))
+
+
+def batches(rows: Rows) -> Iterator[Tensor]:
+    """All instances, a batch `(n, *shape)` at a time."""
+    for start in range(0, len(rows), BATCH):
+        yield rows[start : start + BATCH]
+
+
+def numbered_batches(rows: Rows, on_batch: OnBatch | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:
+    """All instances, a batch at a time, each with the numbers of its rows in the source.
+
+    Arguments:
+        rows: The data.
+        on_batch: Called when a batch is done, which is when the next is asked for.
+    """
+    numbers = np.split(rows.rows, range(BATCH, len(rows), BATCH))
+    done = 0
+    for those, x in zip(numbers, batches(rows), strict=True):
+        yield those, x
+        done += len(x)
+        if on_batch is not None:
+            on_batch(done, len(rows))
+
+
+def batch_seed(seed: int, number: int) -> int:
+    """The seed of a batch: no two batches share noise, whatever seeds they come from."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0] >> 1)

@@ -1,0 +1,48 @@
+"""Codes of instances as a table."""
+
+import os
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+import gpin
+from gpin.data import Scaling, as_model_data, open_source
+from gpin.runs.encode import encode_rows
+from gpin.runs.outputs import write_table
+from gpin.runs.rows import spread_rows
+
+
+@pytest.mark.parametrize("method", ["gp", "vae", "sa", "iaf", "me", "vlae"])
+def test_codes_of_every_kind_of_method(rows, small_model, method):
+    batches = list(encode_rows(small_model(method), rows, samples=3))
+    assert [len(batch["row"]) for batch in batches] == [128, 128, 44]
+    assert ("uncertainty" in batches[0]) == (method == "gp")
+    assert all(np.isfinite(batch[name]).all() for batch in batches for name in batch if name != "khat")
+    again = list(encode_rows(small_model(method), rows, samples=3))
+    assert all(np.array_equal(a[n], b[n], equal_nan=True) for a, b in zip(batches, again, strict=True) for n in a)
+
+
+def test_deterministic_towers_have_no_uncertainty(rows, small_model):
+    (batch,) = encode_rows(small_model(towers="deterministic"), spread_rows(rows, 5), samples=0)
+    assert list(batch) == ["row", "mean_0", "mean_1", "std_0", "std_1"]
+
+
+def test_codes_of_pictures_carry_the_names_of_their_files(tmp_path):
+    (tmp_path / "pictures" / "more").mkdir(parents=True)
+    names = [*(f"{i:03d}.png" for i in range(130)), 'more/ä, "b".png', os.fsdecode(b"more/\xff.png")]
+    for number, name in enumerate(names):
+        Image.new("L", (4, 4), number).save(tmp_path / "pictures" / name)
+    scaling = Scaling(kind="pixels", scale=(255.0,))
+    rows = as_model_data(open_source(tmp_path / "pictures"), (1, 4, 4), scaling)
+    vae = gpin.build((1, 4, 4), "vae", 1, architecture={"channels": (), "width": 4}, seed=0).eval()
+    expected = [*names[:-1], "more/\N{REPLACEMENT CHARACTER}.png"]
+    for ending, read in ((".csv", pyarrow.csv.read_csv), (".parquet", pyarrow.parquet.read_table)):
+        write_table(tmp_path / f"codes{ending}", encode_rows(vae, rows, samples=0))
+        table = read(tmp_path / f"codes{ending}")
+        assert table.column_names == ["row", "file", "mean_0", "std_0"]
+        assert table["file"].to_pylist() == expected
+    (few,) = encode_rows(vae, spread_rows(rows, 3), samples=0)
+    assert few["file"].tolist() == [expected[i] for i in few["row"]] == [expected[i] for i in (0, 65, 131)]
