@@ -22,7 +22,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 docs: $(READY)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Only warns: gpin also runs with other builds of torch than the one it is tested with.
 check-torch: $(READY)

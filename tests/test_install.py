@@ -179,6 +179,9 @@ def test_every_extra_brings_what_is_missing_without_it():
         assert package in {requirement.name for requirement in EXTRAS[extra]}
     (everything,) = EXTRAS["all"]
     assert everything.extras == set(MISSING)
+    install = (ROOT / "README.md").read_text().split("## Install")[1].split("\n## ")[0]
+    rows = [line.split("|")[1] for line in install.splitlines() if line.startswith("| `")]
+    assert {name.strip("` ") for row in rows for name in row.split(",")} == {*MISSING, "all"}
 
 
 def test_the_wheel_ships_its_data_files(wheel):
