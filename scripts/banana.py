@@ -19,8 +19,8 @@ from torch.distributions import MultivariateNormal
 
 import gpin
 from gpin.inference import METHODS, method_named
-from gpin.likelihoods import Gaussian, LikelihoodConfig
-from gpin.networks import Architecture, Trunk
+from gpin.likelihoods import Gaussian, GaussianOptions
+from gpin.networks import Dense, DenseOptions
 from gpin.report import plots
 from gpin.report.style import LIGHT
 
@@ -67,8 +67,8 @@ def build(method, **options):
     """A VAE with the true decoder and likelihood, and an encoder that knows nothing yet."""
     chosen = method_named(method)
     options = chosen.Options.parse({**OPTIONS[method], **options}, method)
-    inference = chosen(lambda: Trunk((1,), Architecture(width=32)), 2, options)
-    known = LikelihoodConfig(variance="fixed", initial_variance=NOISE**2)
+    inference = chosen(Dense((1,), DenseOptions(width=32)).trunk, 2, options)
+    known = GaussianOptions(variance="fixed", initial_variance=NOISE**2)
     return gpin.VAE(inference, Parabola(), Gaussian((1,), known))
 
 

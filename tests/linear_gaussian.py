@@ -8,8 +8,8 @@ from torch.distributions import MultivariateNormal
 
 import gpin
 from gpin.inference import method_named
-from gpin.likelihoods import Gaussian, LikelihoodConfig
-from gpin.networks import Architecture, Trunk
+from gpin.likelihoods import Gaussian, GaussianOptions
+from gpin.networks import Dense, DenseOptions
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,9 @@ class LinearGaussian:
         """A VAE for such data with a linear decoder; `known` gives it the true decoder and variance."""
         size, latent_dim = self.matrix.shape
         chosen = method_named(method)
-        inference = chosen(
-            lambda: Trunk((size,), Architecture(width=width)), latent_dim, chosen.Options.parse(options, method)
-        )
-        start = LikelihoodConfig(initial_variance=self.variance) if known else LikelihoodConfig()
+        networks = Dense((size,), DenseOptions(width=width))
+        inference = chosen(networks.trunk, latent_dim, chosen.Options.parse(options, method))
+        start = GaussianOptions(initial_variance=self.variance) if known else GaussianOptions()
         vae = gpin.VAE(inference, nn.Linear(latent_dim, size), Gaussian((size,), start))
         if known:
             with torch.no_grad():

@@ -72,7 +72,7 @@ def test_bad_data_is_named_in_one_line(vae, x, said):
             lambda: gpin.build(SHAPE, "gp", likelihood={"variance": "analytic"}, start=gpin.build(SHAPE, "vae")),
             "another likelihood",
         ),
-        (lambda: gpin.build(SHAPE, architecture="dense"), "the architecture must be"),
+        (lambda: gpin.build(SHAPE, architecture="densest"), "unknown architecture 'densest'"),
         (lambda: gpin.build(SHAPE, architecture={1: 3}), "the architecture must be"),
         (lambda: gpin.build(SHAPE, likelihood=3), "the likelihood must be"),
         (lambda: gpin.build(SHAPE, seed="a"), "seed"),

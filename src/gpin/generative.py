@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -16,7 +16,7 @@ class Generative(Protocol):
     """What an inference model may ask of the model whose posterior it infers."""
 
     decoder: nn.Module
-    likelihood: Likelihood
+    likelihood: Likelihood[Any]
 
     def log_conditional(self, x: Tensor, z: Tensor) -> Tensor:
         """log p(x|z): x `(batch, *shape)`, z `(..., batch, d)` → `(..., batch)`."""

@@ -19,7 +19,7 @@ from gpin._core.inputs import positive_number, whole_number
 from gpin._core.seeding import seeded
 from gpin.inference import method_named
 from gpin.likelihoods import LikelihoodConfig
-from gpin.networks import Architecture, check_shape
+from gpin.networks import ArchitectureConfig, check_shape
 from gpin.training import fit
 from gpin.vae import VAE, VAEConfig, build, from_config
 
@@ -44,7 +44,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         latent_dim: d, the columns that `transform` returns.
         method: The inference model, one of `gpin.inference.METHODS`.
         options: The method's own, such as {"covariance": "full"} for "gp".
-        likelihood: "gaussian", "bernoulli" for data in [0, 1], or a mapping of options.
+        likelihood: "gaussian", "heteroscedastic", "bernoulli" for data in [0, 1], or a mapping of options.
         shape: Of one row, such as (1, 28, 28) for images given as 784 columns; by default a plain vector.
         architecture: Layers, as in `gpin.build`; by default what suits the shape.
         epochs: Passes through the training data.
@@ -77,7 +77,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         options: Mapping[str, Any] | None = None,
         likelihood: str | Mapping[str, Any] | LikelihoodConfig = "gaussian",
         shape: Sequence[int] | None = None,
-        architecture: Architecture | Mapping[str, Any] | None = None,
+        architecture: str | Mapping[str, Any] | ArchitectureConfig | None = None,
         epochs: int = 100,
         batch_size: int = 128,
         learning_rate: float = 1e-3,

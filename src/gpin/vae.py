@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -27,8 +27,22 @@ from gpin._core.seeding import seeded
 from gpin.distributions import PrecisionNormal
 from gpin.evaluation.importance import LogLikelihood, importance_weighted
 from gpin.inference import ELBO, InferenceModel, Uncertainty, method_named
-from gpin.likelihoods import Likelihood, LikelihoodConfig, as_likelihood_config, make_likelihood
-from gpin.networks import Architecture, Decoder, Trunk, as_architecture, check_shape
+from gpin.likelihoods import (
+    GaussianOptions,
+    Likelihood,
+    LikelihoodConfig,
+    as_likelihood_config,
+    likelihood_named,
+    make_likelihood,
+)
+from gpin.networks import (
+    ArchitectureConfig,
+    DenseOptions,
+    as_architecture,
+    check_shape,
+    make_architecture,
+    parse_architecture,
+)
 from gpin.refinement import GaussNewton, GaussNewtonConfig
 
 __all__ = ["VAE", "VAEConfig", "build", "from_config", "load"]
@@ -46,8 +60,32 @@ class VAEConfig(Config):
     method: str = "gp"
     latent_dim: int = Field(default=10, ge=1)
     options: dict[str, Any] = Field(default_factory=dict)
-    likelihood: LikelihoodConfig = LikelihoodConfig()
-    architecture: Architecture = Architecture()
+    likelihood: LikelihoodConfig = GaussianOptions()
+    architecture: ArchitectureConfig = DenseOptions()
+
+    @field_validator("likelihood", mode="before")
+    @classmethod
+    def _read_likelihood(cls, value: Any) -> Any:
+        return as_likelihood_config(value)
+
+    @field_validator("architecture", mode="before")
+    @classmethod
+    def _read_architecture(cls, value: Any) -> Any:
+        return parse_architecture(value) if isinstance(value, Mapping) else value
+
+    @property
+    def density(self) -> bool:
+        """Whether p(x|z) is a density, whose value depends on the units of x, and not a probability."""
+        return likelihood_named(self.likelihood.kind).density
+
+    @model_serializer(mode="wrap")
+    def _record(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What files hold, and the identity of a run is the hash of."""
+        return {
+            **handler(self),
+            "likelihood": self.likelihood.record(),
+            "architecture": self.architecture.record(),
+        }
 
 
 class VAE(nn.Module):
@@ -57,7 +95,8 @@ class VAE(nn.Module):
 
     Arguments:
         inference: Maps x to q(z|x).
-        decoder: z `(..., d)` → output `(..., *shape)`.
+        decoder: z `(..., d)` → output `(..., *shape)`, or `(..., outputs, *shape)` for a likelihood that takes several
+            outputs per value.
         likelihood: p(x|output).
         config: What it was built from, so that it can be saved whole.
     """
@@ -68,7 +107,7 @@ class VAE(nn.Module):
         self,
         inference: InferenceModel[Any],
         decoder: nn.Module,
-        likelihood: Likelihood,
+        likelihood: Likelihood[Any],
         config: VAEConfig | None = None,
     ) -> None:
         super().__init__()
@@ -219,19 +258,26 @@ class VAE(nn.Module):
         if first is None:
             raise InputError("the training data is empty")
         if not self.prepared:
-            center = total / count
-            for module in self.modules():
-                if isinstance(module, Trunk) or (isinstance(module, Decoder) and self.likelihood.centred):
-                    module.center.copy_(center)
-            self.likelihood.prepare((squares / count - center.square()).clamp(min=0))
+            mean = total / count
+            spread = (squares / count - mean.square()).clamp(min=0)
+            self._center(mean, self.likelihood.center(mean, spread))
+            self.likelihood.prepare(spread)
             self.prepared.fill_(True)
         self.inference.prepare(first, count, self)
+
+    def _center(self, mean: Tensor, output: Tensor | None) -> None:
+        """Tell the networks that ask for it what x is centred on, and the decoder's output."""
+        for module in self.modules():
+            if (center_input := getattr(module, "center_input", None)) is not None:
+                center_input(mean)
+            if output is not None and (center_output := getattr(module, "center_output", None)) is not None:
+                center_output(output)
 
     def start_from(self, trained: "VAE") -> "VAE":
         """Warm start: take over the decoder, the likelihood and what the encoder can use of a trained VAE."""
         if not isinstance(trained, VAE):
             raise InputError(f"a warm start needs a trained gpin.VAE, got {type(trained).__name__}")
-        if getattr(self.likelihood, "config", None) != getattr(trained.likelihood, "config", None):
+        if self.likelihood.options != trained.likelihood.options:
             raise InputError("cannot start from a VAE with another likelihood: give both the same likelihood options")
         self.inference.start_from(trained.inference)
         try:
@@ -309,7 +355,7 @@ def build(
     latent_dim: int = 10,
     *,
     likelihood: str | Mapping[str, Any] | LikelihoodConfig = "gaussian",
-    architecture: Architecture | Mapping[str, Any] | None = None,
+    architecture: str | Mapping[str, Any] | ArchitectureConfig | None = None,
     start: VAE | None = None,
     seed: int | None = None,
     **options: Any,
@@ -320,9 +366,11 @@ def build(
         shape: Of one instance: (channels, height, width) or (columns,).
         method: The inference model, one of `gpin.inference.METHODS`.
         latent_dim: d.
-        likelihood: "gaussian", "bernoulli", or options such as {"variance": "analytic"}.
-        architecture: Layers; by default the rule of `gpin.networks.architecture_for`. Options given as a
-            mapping, such as {"decoder": "dense"}, change that rule's choice.
+        likelihood: One of `gpin.likelihoods.LIKELIHOODS` by its name, or options such as {"variance": "analytic"} or
+            {"kind": "heteroscedastic", "min_variance": 1e-3}.
+        architecture: One of `gpin.networks.ARCHITECTURES` by its name; by default the rule of
+            `gpin.networks.architecture_for`. Options given as a mapping, such as {"decoder": "dense"}, change what
+            suits the shape.
         start: A trained VAE to start from (for methods that can).
         seed: Makes the first weights reproducible, without touching torch's global random state.
         options: The method's own, such as covariance="full" for "gp"; preset="paper" for the paper's.
@@ -352,9 +400,11 @@ def from_config(config: VAEConfig) -> VAE:
     """The model that a config describes, with fresh weights."""
     method = method_named(config.method)
     options = method.Options.parse(config.options, f"method {config.method!r}")
-    inference = method(lambda: Trunk(config.shape, config.architecture), config.latent_dim, options)
-    decoder = Decoder(config.latent_dim, config.shape, config.architecture)
-    return VAE(inference, decoder, make_likelihood(config.shape, config.likelihood), config)
+    architecture = make_architecture(config.shape, config.architecture)
+    likelihood = make_likelihood(config.shape, config.likelihood)
+    inference = method(architecture.trunk, config.latent_dim, options)
+    decoder = architecture.decoder(config.latent_dim, likelihood.outputs)
+    return VAE(inference, decoder, likelihood, config)
 
 
 def load(folder: str | os.PathLike[str], into: VAE | None = None) -> VAE:

@@ -12,7 +12,7 @@ from torch.distributions import Distribution, Normal
 import gpin
 from gpin.distributions import NormalMixture, gaussian_kl
 from gpin.inference.recursive_mixture import _log_weights
-from gpin.likelihoods import Gaussian, LikelihoodConfig
+from gpin.likelihoods import Gaussian, GaussianOptions
 from gpin.refinement.gradient import inner_elbo
 
 SHAPE, D = (6,), 2
@@ -481,7 +481,7 @@ def test_a_precision_that_float32_cannot_factor_is_factored_all_the_same():
     direction = torch.randn(40, 1)
     with torch.no_grad():
         decoder.weight.copy_(100 * (direction + 1e-4 * torch.randn(40, 3)))
-    likelihood = Gaussian((40,), LikelihoodConfig(variance="fixed", initial_variance=1e-3))
+    likelihood = Gaussian((40,), GaussianOptions(variance="fixed", initial_variance=1e-3))
     vae = gpin.VAE(gpin.build((40,), "vae", 3).inference, decoder, likelihood)
     q = vae.refine(torch.randn(8, 40), steps=2)
     assert torch.isfinite(q.covariance_matrix).all()

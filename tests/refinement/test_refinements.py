@@ -13,7 +13,7 @@ from gpin.distributions import DiagonalNormal, PrecisionNormal
 from gpin.generative import Generative
 from gpin.inference import RefinedEncoder
 from gpin.inference.gaussian import GaussianEncoder
-from gpin.networks import Architecture, Trunk
+from gpin.networks import Dense, DenseOptions
 from gpin.refinement import (
     GaussNewton,
     GaussNewtonConfig,
@@ -188,7 +188,7 @@ class HalfwayEncoder(RefinedEncoder):
 
 def test_an_inference_model_is_an_encoder_and_a_refinement():
     vae, x = model_and_data()
-    inference = HalfwayEncoder(lambda: Trunk((6,), Architecture(width=4)), 2)
+    inference = HalfwayEncoder(Dense((6,), DenseOptions(width=4)).trunk, 2)
     composed = gpin.VAE(inference, vae.decoder, vae.likelihood)
     torch.testing.assert_close(composed.encode(x).mean, inference.base(x, composed).mean / 2)
     composed.loss(x).backward()

@@ -8,13 +8,13 @@ import pytest
 from gpin._core.errors import InputError
 from gpin.data import DataConfig, SourceConfig
 from gpin.inference import METHODS
-from gpin.likelihoods import LikelihoodConfig
-from gpin.networks import Architecture
+from gpin.likelihoods import LIKELIHOODS
+from gpin.networks import ARCHITECTURES
 from gpin.runs import ModelSettings, RunSettings, train
 from gpin.runs.settings import NONE_IS_A_CHOICE, read_settings, run_settings
 from gpin.training import TrainingConfig
 
-PARTS = (DataConfig, SourceConfig, LikelihoodConfig, Architecture, ModelSettings, TrainingConfig)
+PARTS = (DataConfig, SourceConfig, ModelSettings, TrainingConfig)
 
 
 def write(folder, content):
@@ -64,7 +64,7 @@ def test_the_settings_of_a_run_that_had_a_start_need_one(tmp_path):
         ({"method": "vae", "options": {"covariance": "full"}}, "method 'vae' has no option 'covariance'"),
         ({"options": {"covariance": "round"}}, "covariance"),
         ({"options": {"preset": 3}}, "no preset 3"),
-        ({"likelihood": {"kind": "poisson"}}, "option 'kind' of the likelihood"),
+        ({"likelihood": {"kind": "poisson"}}, "unknown likelihood 'poisson'"),
     ],
 )
 def test_a_model_that_cannot_be_is_refused_before_data_is_looked_for(model, words):
@@ -114,6 +114,13 @@ def test_a_size_that_is_none_is_refused():
         run_settings(assignments=["size=8x"])
 
 
+def test_the_kind_of_an_architecture_is_assigned_by_its_name():
+    model = run_settings({"architecture": "residual"}, assignments=["architecture.blocks=2"]).model
+    assert model.architecture == {"kind": "residual", "blocks": 2}
+    with pytest.raises(InputError, match="unknown architecture 'transformer'"):
+        run_settings(assignments=["architecture=transformer"]).model.check()
+
+
 def test_no_likelihood_is_that_which_fits_the_data():
     own = {"model": {"likelihood": {"kind": "bernoulli"}}}
     assert run_settings(base=own).model.likelihood == {"kind": "bernoulli"}
@@ -129,7 +136,10 @@ def test_none_is_a_value_where_an_option_has_one_of_that_name():
 
 
 def test_every_option_with_a_value_called_none_is_known():
-    configs = [*(method.Options for method in METHODS.values()), *PARTS]
+    configs = [
+        *(entry.Options for registry in (METHODS, LIKELIHOODS, ARCHITECTURES) for entry in registry.values()),
+        *PARTS,
+    ]
     fields = {name: field.annotation for config in configs for name, field in config.model_fields.items()}
     assert {name for name, kind in fields.items() if "none" in get_args(kind)} == NONE_IS_A_CHOICE
 

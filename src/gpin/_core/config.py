@@ -3,19 +3,28 @@
 import difflib
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gpin._core.errors import InputError
 
-__all__ = ["Config", "MethodConfig", "json_or_text", "suggest"]
+__all__ = ["Config", "KindConfig", "MethodConfig", "json_or_text", "registered", "suggest"]
+
+T = TypeVar("T")
 
 
 def suggest(name: str, known: list[str]) -> str:
     """A list of the known names, led by the one that was probably meant."""
     close = difflib.get_close_matches(name, known, n=1)
     return (f"did you mean {close[0]!r}? " if close else "") + "choose from " + ", ".join(sorted(known))
+
+
+def registered(registry: Mapping[str, T], name: Any, what: str) -> T:
+    """The entry of that name, or an error that lists what there is; `what` says of what kind, such as "method"."""
+    if not isinstance(name, str) or name not in registry:
+        raise InputError(f"unknown {what} {name!r}: {suggest(str(name), list(registry))}")
+    return registry[name]
 
 
 def json_or_text(text: str) -> Any:
@@ -81,3 +90,13 @@ class MethodConfig(Config):
                 raise InputError(f"{what} has no preset {name!r}{known}")
             options = {**cls.presets[name], **options}
         return super().parse(options, what)
+
+
+class KindConfig(Config):
+    """The options of one entry of a registry, such as a likelihood; `kind` is the name of that entry."""
+
+    kind: str = "own"
+
+    def record(self) -> dict[str, Any]:
+        """The options as they stand in files and in the identity of a run, ready for JSON."""
+        return self.model_dump(mode="json")

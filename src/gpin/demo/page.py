@@ -105,13 +105,16 @@ def _settings_rows(result: Result) -> list[list[str]]:
     settings, contenders = result.settings, list(result.contenders.values())
     config = contenders[0].vae.config
     assert config is not None  # it was built from one
-    network = config.architecture
+    layers = config.architecture.record()
     return [
         ["Data", f"digits of scikit-learn, 8×8 pixels in [0, 1]: {result.digits.sizes()}"],
         *([c.title, type(c.vae.inference).title] for c in contenders),
         ["Latent dimensions", str(settings.latent_dim)],
-        ["Likelihood", f"{config.likelihood.kind}, variance {config.likelihood.variance}"],
-        ["Network", f"stride-2 convolutions of {network.channels} channels, then {network.width} units; mirrored"],
+        ["Likelihood", config.likelihood.kind],
+        [
+            "Network",
+            f"stride-2 convolutions of {layers['channels']} channels, then {layers['width']} units; mirrored",
+        ],
         ["Training", f"Adam at {settings.learning_rate:g}, batches of {settings.batch_size}, {settings.epochs} epochs"],
         *(
             [f"Kept of the {c.title}", f"epoch {c.history.best} ({c.training_seconds:.0f} s in all)"]

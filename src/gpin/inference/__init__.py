@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from gpin._core.config import suggest
-from gpin._core.errors import InputError
+from gpin._core.config import registered
 from gpin.generative import Generative
 from gpin.inference.base import ELBO, InferenceModel, MethodConfig, Stage, Uncertainty
 from gpin.inference.gaussian import GaussianConfig, GaussianEncoder
@@ -61,6 +60,4 @@ METHODS: dict[str, type[InferenceModel[Any]]] = {
 
 def method_named(name: str) -> type[InferenceModel[Any]]:
     """The method of that name, or an error that lists what there is."""
-    if not isinstance(name, str) or name not in METHODS:
-        raise InputError(f"unknown method {name!r}: {suggest(str(name), list(METHODS))}")
-    return METHODS[name]
+    return registered(METHODS, name, "method")

@@ -86,8 +86,7 @@ class Run:
     @property
     def log_volume(self) -> float:
         """Σ log scale over the numbers of an instance; zero where p(x|z) is a probability and not a density."""
-        bernoulli = self.model.likelihood.kind == "bernoulli"
-        return 0.0 if bernoulli else self.scaling.log_volume(math.prod(self.model.shape))
+        return self.scaling.log_volume(math.prod(self.model.shape)) if self.model.density else 0.0
 
     def write(self) -> None:
         """Write `run.json`."""

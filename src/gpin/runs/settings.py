@@ -11,8 +11,8 @@ from gpin._core.config import Config, json_or_text, suggest
 from gpin._core.errors import InputError
 from gpin.data import DataConfig, SourceConfig
 from gpin.inference import method_named
-from gpin.likelihoods import LikelihoodConfig
-from gpin.networks import Architecture
+from gpin.likelihoods import LIKELIHOODS, as_likelihood_config
+from gpin.networks import ARCHITECTURES, architecture_named
 from gpin.training import TrainingConfig
 
 __all__ = ["ModelSettings", "RunSettings", "column_list", "height_and_width", "read_settings", "run_settings"]
@@ -25,8 +25,10 @@ class ModelSettings(Config):
         method: The inference model.
         latent_dim: d.
         options: The method's own.
-        likelihood: Options of p(x|z); none takes Bernoulli for binary data and Gaussian for all else.
-        architecture: What differs from the rule's choice for the shape of the data.
+        likelihood: Options of p(x|z), its `kind` among them; none takes Bernoulli for binary data and Gaussian for all
+            else.
+        architecture: What differs from the rule's choice for the shape of the data; with a `kind`, from what that
+            architecture takes for it.
     """
 
     method: str = "gp"
@@ -36,9 +38,12 @@ class ModelSettings(Config):
     architecture: dict[str, Any] = Field(default_factory=dict)
 
     def check(self) -> None:
-        """Refuse options that the method or the likelihood does not have, which can be told without any data."""
+        """Refuse a method, a likelihood or an architecture that does not exist, and options that the first two do not
+        have, which can be told without any data."""
         method_named(self.method).Options.parse(self.options, f"method {self.method!r}")
-        LikelihoodConfig.parse(self.likelihood or {}, "the likelihood")
+        as_likelihood_config(self.likelihood or {})
+        if "kind" in self.architecture:
+            architecture_named(self.architecture["kind"])
 
 
 class RunSettings(Config):
@@ -84,7 +89,7 @@ def run_settings(
     """Settings from options whose keys find their place by themselves, as those of `gpin train` do.
 
     A key is an option of training, of the data or of the method; `method`, `latent_dim`; `likelihood`,
-    `likelihood.variance`, `architecture.width`; `split_seed`, the seed of the split.
+    `likelihood.variance`, `architecture`, `architecture.width`; `split_seed`, the seed of the split.
 
     Arguments:
         options: Values by key.
@@ -114,7 +119,7 @@ def _pairs(options: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, 
     """The values by key, of which none may be given twice."""
     pairs: dict[str, Any] = {}
     given: dict[str, str] = {}
-    texts = [(f"`{name}`", _kind_of_likelihood(name, value)) for name, value in options.items()]
+    texts = [(f"`{name}`", _kind_of(name, value)) for name, value in options.items()]
     for text, (key, value) in [*texts, *((text, _pair(text)) for text in assignments)]:
         if key in pairs:
             raise InputError(f"{key!r} is given twice, as {given[key]} and as {text}: leave one of them out")
@@ -162,20 +167,25 @@ def _pair(assignment: str) -> tuple[str, Any]:
         value = None
     if key in TYPED and value is not None and not isinstance(value, list):
         value = TYPED[key](text)
-    return _kind_of_likelihood(key, value)
+    return _kind_of(key, value)
 
 
-def _kind_of_likelihood(key: str, value: Any) -> tuple[str, Any]:
-    """A likelihood's name alone is its kind."""
-    return ("likelihood.kind" if key == "likelihood" and isinstance(value, str) else key), value
+def _kind_of(key: str, value: Any) -> tuple[str, Any]:
+    """The name alone of a likelihood or an architecture is its kind."""
+    named = key in ("likelihood", "architecture") and isinstance(value, str)
+    return (f"{key}.kind" if named else key), value
 
 
 def _places(options: list[str]) -> dict[str, tuple[str, ...]]:
     """Where each key belongs."""
     return {
         **{name: ("model", "options", name) for name in options},
-        **{f"likelihood.{name}": ("model", "likelihood", name) for name in LikelihoodConfig.model_fields},
-        **{f"architecture.{name}": ("model", "architecture", name) for name in Architecture.model_fields},
+        **{
+            f"{part}.{name}": ("model", part, name)
+            for part, registry in (("likelihood", LIKELIHOODS), ("architecture", ARCHITECTURES))
+            for entry in registry.values()
+            for name in entry.Options.model_fields
+        },
         **{name: ("data", "source", name) for name in SourceConfig.model_fields},
         **{name: ("data", name) for name in ("scaling", "limit", "validation_limit")},
         "split_seed": ("data", "seed"),

@@ -9,7 +9,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 import gpin
 from gpin.inference import GPConfig, GPEncoder
-from gpin.likelihoods import Gaussian, LikelihoodConfig
+from gpin.likelihoods import Gaussian, GaussianOptions
 
 SHAPE, D = (6,), 3
 
@@ -141,7 +141,7 @@ def test_the_supplements_proof_holds_numerically(double):
     x = torch.tensor([[0.7, -0.2], [-1.1, 0.4], [0.3, 0.9]])
     encoder = GPEncoder(lambda: _OneFeature(), 1, GPConfig(covariance="full", shared_trunk=False, marginal="exact"))
     decoder = nn.Linear(1, 2, bias=False)
-    fixed = LikelihoodConfig(variance="fixed", initial_variance=noise, min_variance=1e-9)
+    fixed = GaussianOptions(variance="fixed", initial_variance=noise, min_variance=1e-9)
     vae = gpin.VAE(encoder, decoder, Gaussian((2,), fixed))
     vae.prepare(x)
     with torch.no_grad():

@@ -16,6 +16,7 @@ from scipy.stats import spearmanr
 from gpin._core.errors import InputError
 from gpin._core.seeding import seeded
 from gpin.data import Rows, Scaling
+from gpin.likelihoods import BernoulliOptions
 from gpin.report.numbers import number
 from gpin.runs import open_run, train
 from gpin.runs.report.comparison import compare, score_rows, summary, verdict
@@ -276,9 +277,7 @@ def test_several_runs_are_summed_up(images, folder):
 def test_a_density_and_a_probability_are_not_compared(images):
     found = compare(images, samples=3, limit=5, tell=silent)
     first, other = found.scored
-    binary = other.run.model.model_copy(
-        update={"likelihood": other.run.model.likelihood.model_copy(update={"kind": "bernoulli"})}
-    )
+    binary = other.run.model.model_copy(update={"likelihood": BernoulliOptions()})
     mixed = replace(found, scored=[first, replace(other, run=replace(other.run, model=binary))])
     assert "cannot be compared" in verdict(mixed)
     assert "nats" not in verdict(mixed)

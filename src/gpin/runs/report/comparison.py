@@ -80,7 +80,7 @@ class Comparison:
 
     def comparable(self, other: ScoredRun) -> bool:
         """Whether log-likelihoods mean the same as the first run's: both densities or both probabilities."""
-        return other.run.model.likelihood.kind == self.scored[0].run.model.likelihood.kind
+        return other.run.model.density == self.scored[0].run.model.density
 
     def difference(self, other: ScoredRun, proposal: str) -> tuple[float, float]:
         """Log-likelihood by a run less that by the first, paired: the mean over instances, and its standard error."""
@@ -231,7 +231,7 @@ def _bits(found: Evaluation) -> str:
 
 def _bits_note(comparison: Comparison) -> str:
     note = "the log-likelihood in bits, for each number of the data"
-    if any(one.run.model.likelihood.kind == "gaussian" for one in comparison.scored):
+    if any(one.run.model.density for one in comparison.scored):
         unit = "grey levels from 0 to 255" if comparison.data.scaling.kind == "pixels" else "the units of the data"
         note += f"; of a density in {unit}, so below zero is possible"
     return f"{note}; lower is better"

@@ -59,25 +59,20 @@ def _told_apart(method: str, runs: Sequence[Run]) -> list[str]:
 def flat_settings(run: Run) -> dict[str, str]:
     """Model and training with every option decided, as text by the name it has in `key=value`."""
     model = run.model
+    likelihood = model.likelihood.model_dump(mode="json")
     training = run.settings.training.model_dump(mode="json")
     seed = training.pop("seed")
     found = {
         "method": model.method,
         "latent_dim": model.latent_dim,
         **model.options,
-        **{"likelihood" if k == "kind" else f"likelihood.{k}": v for k, v in _likelihood(run).items()},
+        **{"likelihood" if k == "kind" else f"likelihood.{k}": v for k, v in likelihood.items()},
         **{f"architecture.{name}": value for name, value in model.architecture.model_dump(mode="json").items()},
         **training,
         "start": None if run.start is None else f"weights {run.start[:8]}",
         "seed": seed,
     }
     return {name: _text(value) for name, value in found.items()}
-
-
-def _likelihood(run: Run) -> dict[str, Any]:
-    """Its options; a Bernoulli has none but its kind."""
-    config = run.model.likelihood
-    return config.model_dump(mode="json") if config.kind == "gaussian" else {"kind": config.kind}
 
 
 def differing(settings: Sequence[Mapping[str, str]]) -> list[str]:

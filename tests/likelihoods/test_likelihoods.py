@@ -1,4 +1,4 @@
-"""Gaussian and Bernoulli likelihoods against torch.distributions, and how σ² is found."""
+"""Likelihoods against torch.distributions, their options, and how the Gaussian's σ² is found."""
 
 import json
 import math
@@ -8,7 +8,16 @@ import torch
 from torch import distributions as td
 
 from gpin._core.errors import InputError
-from gpin.likelihoods import Bernoulli, Gaussian, LikelihoodConfig, as_likelihood_config, make_likelihood
+from gpin.likelihoods import (
+    LIKELIHOODS,
+    Bernoulli,
+    BernoulliOptions,
+    Gaussian,
+    GaussianOptions,
+    Heteroscedastic,
+    as_likelihood_config,
+    make_likelihood,
+)
 
 SHAPE = (2, 3, 4)
 MODES = ("learnt", "analytic", "fixed", "per_pixel")
@@ -16,7 +25,7 @@ LEADING = [(), (5,), (7, 5), (2, 7, 5)]  # of the output; the last is the batch
 
 
 def gaussian(variance, shape=SHAPE, **options):
-    return Gaussian(shape, LikelihoodConfig(variance=variance, **{"initial_variance": 0.3, **options}))
+    return Gaussian(shape, GaussianOptions(variance=variance, **{"initial_variance": 0.3, **options}))
 
 
 def vary_pixels(likelihood):
@@ -137,7 +146,7 @@ def test_analytic_variance_forgets_and_stays_at_its_fixed_point(double):
     for _ in range(10 * likelihood.MEMORY):
         likelihood.observe(x, output)
     torch.testing.assert_close(likelihood.variance, error, rtol=1e-3, atol=0)
-    likelihood.log_variance.copy_((error - likelihood.config.min_variance).log())
+    likelihood.log_variance.copy_((error - likelihood.options.min_variance).log())
     likelihood.observe(x, output)
     torch.testing.assert_close(likelihood.variance, error)
 
@@ -215,8 +224,10 @@ def test_data_outside_the_unit_interval_are_refused_by_bernoulli_only(values):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"kind": "bernoulli", "variance": "analytic"}, "'variance' is an option of the Gaussian"),
-        ({"kind": "bernoulli", "min_variance": 1e-3}, "'min_variance' is an option of the Gaussian"),
+        ({"kind": "bernoulli", "variance": "analytic"}, "'bernoulli' has no option 'variance'"),
+        ({"kind": "bernoulli", "min_variance": 1e-3}, "'bernoulli' has no option 'min_variance'"),
+        ({"kind": "heteroscedastic", "variance": "learnt"}, "'heteroscedastic' has no option 'variance'"),
+        ({"kind": "heteroscedastic", "initial_variance": 1e-6}, "must exceed the floor min_variance=0.0001"),
         ({"variance": "fixed"}, "variance='fixed' needs initial_variance"),
         ({"initial_variance": 1e-6}, "must exceed the floor min_variance=0.0001"),
         ({"initial_variance": "0.3"}, "initial_variance"),
@@ -226,33 +237,66 @@ def test_data_outside_the_unit_interval_are_refused_by_bernoulli_only(values):
         ({"initial_variance": -1.0}, "'initial_variance'.*got -1"),
         ({"initial_variance": math.nan}, "'initial_variance'.*got nan"),
         ({"min_variance": 0.0}, "'min_variance'.*got 0"),
-        ("poisson", "'kind'.*'gaussian' or 'bernoulli'.*got 'poisson'"),
+        ("bernouli", "unknown likelihood 'bernouli': did you mean 'bernoulli'"),
+        (3, "the likelihood must be a name, .*got 3"),
     ],
 )
 def test_options_that_do_not_apply_are_refused_in_one_line(options, says):
     with pytest.raises(InputError, match=says) as caught:
         as_likelihood_config(options)
     assert "\n" not in str(caught.value)
-    assert "the likelihood" in str(caught.value)
-
-
-@pytest.mark.parametrize(("given", "kind"), [("bernoulli", Bernoulli), ({}, Gaussian), (LikelihoodConfig(), Gaussian)])
-def test_a_config_makes_its_likelihood(given, kind):
-    config = as_likelihood_config(given)
-    likelihood = make_likelihood(SHAPE, config)
-    assert type(likelihood) is kind
-    assert likelihood.config == config
-    assert likelihood.shape == SHAPE
-    assert likelihood.centred is (kind is Gaussian)
+    assert "likelihood" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"kind": "bernoulli"}, {"variance": "fixed", "initial_variance": 0.1}, {"variance": "per_pixel"}]
+    ("given", "kind"),
+    [
+        ("bernoulli", Bernoulli),
+        ({}, Gaussian),
+        (GaussianOptions(), Gaussian),
+        ("heteroscedastic", Heteroscedastic),
+    ],
 )
-def test_a_config_written_whole_can_be_read_again(options):
-    config = LikelihoodConfig(**options)
-    whole = json.loads(json.dumps(config.model_dump(mode="json")))
-    assert LikelihoodConfig.parse(whole, "the likelihood") == config
+def test_a_config_makes_its_likelihood(given, kind):
+    options = as_likelihood_config(given)
+    likelihood = make_likelihood(SHAPE, options)
+    assert type(likelihood) is kind
+    assert likelihood.options == options
+    assert likelihood.shape == SHAPE
+    mean, spread = torch.rand(SHAPE), torch.rand(SHAPE)
+    center = likelihood.center(mean, spread)
+    assert (center is None) is (kind is Bernoulli)
+    assert center is None or center.shape == likelihood.output_shape
+    assert likelihood.density is (kind is not Bernoulli)
+
+
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        ({}, {"kind": "gaussian", "variance": "learnt", "initial_variance": 0.0, "min_variance": 1e-4}),
+        ("bernoulli", {"kind": "bernoulli", "variance": "learnt", "initial_variance": 0.0, "min_variance": 1e-4}),
+        (
+            {"variance": "fixed", "initial_variance": 0.1},
+            {"kind": "gaussian", "variance": "fixed", "initial_variance": 0.1, "min_variance": 1e-4},
+        ),
+        ("heteroscedastic", {"kind": "heteroscedastic", "initial_variance": 0.0, "min_variance": 1e-4}),
+    ],
+)
+def test_records_of_likelihoods_stay_readable_and_as_they_were(options, written):
+    """The identity of a run is a hash of them; version 0.1 wrote the Gaussian's options for a Bernoulli too."""
+    config = as_likelihood_config(options)
+    assert config.record() == written
+    assert as_likelihood_config(json.loads(json.dumps(written))) == config
+    assert BernoulliOptions().model_dump() == {"kind": "bernoulli"}
+
+
+@pytest.mark.parametrize("kind", LIKELIHOODS)
+def test_every_likelihood_introduces_itself(kind):
+    chosen = LIKELIHOODS[kind]
+    assert chosen.name == chosen.Options().kind == kind
+    assert chosen.title
+    for option in set(chosen.Options.model_fields) - {"kind"}:
+        assert f"{option}:" in chosen.Options.__doc__, f"{kind} does not explain its option {option}"
 
 
 @pytest.mark.parametrize("logit", [0.0, 5.0, 17.0, 30.0, 88.0, 120.0])

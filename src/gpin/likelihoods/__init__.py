@@ -1,0 +1,51 @@
+"""p(x|z): what the decoder's output says about x. One file per likelihood, and their registry."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpin._core.config import registered
+from gpin._core.errors import InputError
+from gpin.likelihoods.base import Likelihood, LikelihoodConfig
+from gpin.likelihoods.bernoulli import Bernoulli, BernoulliOptions
+from gpin.likelihoods.gaussian import Gaussian, GaussianOptions
+from gpin.likelihoods.heteroscedastic import Heteroscedastic, HeteroscedasticOptions
+
+__all__ = [
+    "LIKELIHOODS",
+    "Bernoulli",
+    "BernoulliOptions",
+    "Gaussian",
+    "GaussianOptions",
+    "Heteroscedastic",
+    "HeteroscedasticOptions",
+    "Likelihood",
+    "LikelihoodConfig",
+    "as_likelihood_config",
+    "likelihood_named",
+    "make_likelihood",
+]
+
+LIKELIHOODS: dict[str, type[Likelihood[Any]]] = {
+    likelihood.name: likelihood for likelihood in (Gaussian, Bernoulli, Heteroscedastic)
+}
+
+
+def likelihood_named(name: str) -> type[Likelihood[Any]]:
+    """The likelihood of that name, or an error that lists what there is."""
+    return registered(LIKELIHOODS, name, "likelihood")
+
+
+def make_likelihood(shape: Sequence[int], options: LikelihoodConfig) -> Likelihood[Any]:
+    """The likelihood that a config describes."""
+    return likelihood_named(options.kind)(shape, options)
+
+
+def as_likelihood_config(value: str | Mapping[str, Any] | LikelihoodConfig) -> LikelihoodConfig:
+    """The options of a likelihood that is named, given as a mapping, or given as a config; by default a Gaussian."""
+    if isinstance(value, LikelihoodConfig):
+        return value
+    options = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise InputError(f"the likelihood must be a name, a mapping of options or a LikelihoodConfig, got {value!r}")
+    chosen = likelihood_named(options.get("kind", Gaussian.name))
+    return chosen.Options.parse(options, f"the likelihood {chosen.name!r}")

@@ -1,0 +1,114 @@
+"""What every likelihood is: p(x|z), given the decoder's output for z."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Generic, TypeVar
+
+from pydantic import ConfigDict
+from torch import Tensor, nn
+
+from gpin._core.config import KindConfig
+from gpin._core.errors import InputError
+
+__all__ = ["Likelihood", "LikelihoodConfig"]
+
+
+class LikelihoodConfig(KindConfig):
+    """The options of a likelihood; `kind` is its name in `gpin.likelihoods.LIKELIHOODS`."""
+
+    model_config = ConfigDict(strict=True)  # "2" is not 2, and True is not 1
+
+
+OptionsT = TypeVar("OptionsT", bound=LikelihoodConfig)
+
+
+class Likelihood(nn.Module, ABC, Generic[OptionsT]):
+    """p(x|z) given the decoder's output for z.
+
+    Shapes: x is `(batch, *shape)`. The output is `(..., batch, *shape)` where a value of x takes one output of the
+    decoder, and `(..., batch, outputs, *shape)` where it takes several. Densities sum over the shape.
+
+    Arguments:
+        shape: The shape of one instance.
+        options: The likelihood's config.
+    """
+
+    name: ClassVar[str] = "own"
+    title: ClassVar[str] = "A likelihood of your own"
+    Options: ClassVar[type[LikelihoodConfig]] = LikelihoodConfig
+    options: OptionsT
+
+    outputs: int = 1
+    """The number of decoder outputs that one value of x takes."""
+    density: bool = True
+    """Whether p(x|z) is a density, so that its value depends on the units of x; otherwise it is a probability."""
+    support: tuple[float, float] = (-math.inf, math.inf)
+    """The closed interval in which every value of x must lie."""
+
+    def __init__(self, shape: Sequence[int], options: OptionsT | None = None) -> None:
+        super().__init__()
+        self.shape = tuple(shape)
+        self.options = self.Options() if options is None else options  # type: ignore[assignment]
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of the decoder's output for one instance."""
+        return self.shape if self.outputs == 1 else (self.outputs, *self.shape)
+
+    @abstractmethod
+    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
+        """log p(x|z), `(..., batch)`."""
+
+    @abstractmethod
+    def mean(self, output: Tensor) -> Tensor:
+        """E[x|z], `(..., batch, *shape)`."""
+
+    @abstractmethod
+    def sample(self, output: Tensor) -> Tensor:
+        """A draw of x given z, `(..., batch, *shape)`."""
+
+    @abstractmethod
+    def score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+        """The score r = ∂ log p(x|output)/∂output, and the expected curvature W = −E[∂² log p(x|output)/∂output²].
+
+        The expectation is over x given the output, so that W is positive semidefinite. The score has the shape of
+        the output, here `(batch, *output_shape)`. The curvature is either W's diagonal, in the same shape, where W
+        has no other entries; or a factor R of shape `(batch, rank, *output_shape)` such that W = RᵀR over the
+        flattened output.
+        """
+
+    def center(self, mean: Tensor, spread: Tensor) -> Tensor | None:
+        """What the decoder's output is an offset from, `output_shape`, or None where it is not centred.
+
+        Arguments:
+            mean: The mean of the training data, with the shape of one instance.
+            spread: Its mean squared deviation from that mean, likewise.
+        """
+        return None
+
+    def check(self, x: Tensor) -> None:
+        """Raise if x lies outside the support."""
+        if self.support == (-math.inf, math.inf):
+            return
+        low, high = x.min().item(), x.max().item()
+        if low < self.support[0] or high > self.support[1]:
+            interval = f"[{self.support[0]:g}, {self.support[1]:g}]"
+            raise InputError(
+                f"the likelihood {self.name!r} needs data in {interval}, got values from {low:.4g} to {high:.4g}"
+            )
+
+    def prepare(self, spread: Tensor) -> None:
+        """Start from the training data: its mean squared deviation from its mean, with the shape of one instance."""
+
+    def observe(self, x: Tensor, output: Tensor, weights: Tensor | None = None) -> None:
+        """See one training batch, for running statistics.
+
+        Arguments:
+            x: `(batch, *shape)`.
+            output: The decoder's.
+            weights: `(..., batch)` where not all outputs count alike.
+        """
+
+    def _sum(self, values: Tensor) -> Tensor:
+        return values.flatten(-len(self.shape)).sum(-1)

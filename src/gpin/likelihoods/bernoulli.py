@@ -1,0 +1,58 @@
+"""The Bernoulli likelihood, for binary data and intensities in [0, 1]."""
+
+from typing import Any, Literal
+
+import torch
+from pydantic import model_validator
+from torch import Tensor
+from torch.nn import functional
+
+from gpin.likelihoods.base import Likelihood, LikelihoodConfig
+
+__all__ = ["Bernoulli", "BernoulliOptions"]
+
+WRITTEN = {"variance": "learnt", "initial_variance": 0.0, "min_variance": 1e-4}
+"""What version 1 of the files, and the identity of a run, hold for a Bernoulli likelihood beside its kind."""
+
+
+class BernoulliOptions(LikelihoodConfig):
+    """The Bernoulli likelihood has no options."""
+
+    kind: Literal["bernoulli"] = "bernoulli"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, options: Any) -> Any:
+        if not isinstance(options, dict):
+            return options
+        return {name: value for name, value in options.items() if name not in WRITTEN or value != WRITTEN[name]}
+
+    def record(self) -> dict[str, Any]:
+        return {**super().record(), **WRITTEN}
+
+
+class Bernoulli(Likelihood[BernoulliOptions]):
+    """Independent Bernoulli pixels with the output as logits; x in [0, 1]."""
+
+    name = "bernoulli"
+    title = "Bernoulli: binary data, or intensities in [0, 1]"
+    Options = BernoulliOptions
+
+    density = False
+    support = (0.0, 1.0)
+
+    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
+        return self._sum(x * output - functional.softplus(output))
+
+    def mean(self, output: Tensor) -> Tensor:
+        return output.sigmoid()
+
+    def sample(self, output: Tensor) -> Tensor:
+        return torch.bernoulli(output.sigmoid())
+
+    def score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+        """x − p and p (1 − p), p the sigmoid of the logits."""
+        p = output.sigmoid()
+        # 1 − p is zero in float32 from a logit of 17 on, and the root of a zero has no gradient.
+        precision = p * (-output).sigmoid()
+        return x - p, precision.clamp(min=torch.finfo(precision.dtype).tiny)
