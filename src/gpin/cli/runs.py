@@ -4,7 +4,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -18,7 +18,6 @@ from gpin.cli.base import (
     RunFolder,
     Size,
     app,
-    number,
     on_terminal,
     print_json,
     progress,
@@ -26,6 +25,9 @@ from gpin.cli.base import (
     source_options,
     tell,
 )
+
+if TYPE_CHECKING:
+    from gpin.runs import Evaluation
 
 
 @app.command(
@@ -84,41 +86,23 @@ def evaluate(
     if json:
         print_json(record)
     else:
-        _show_evaluation(record)
+        _show_evaluation(opened.folder, part, found)
 
 
-def _show_evaluation(record: dict[str, Any]) -> None:
-    found, ess, khat = record["log_likelihood"], record["ess"], record["khat"]
-    bits, elbo = record["bits_per_dim"], record["elbo"]
-    share = "unknown: it takes 25 samples to tell"
-    if khat["share_above_0.7"] is not None:
-        share = f"above 0.7 for {100 * khat['share_above_0.7']:.0f} % of instances, median {khat['median']:.2f}"
-    what = f"{record['instances']:,} {record['part']} instances, {record['samples']:,} samples each"
-    what += f", {record['proposal']} proposal"
-    print(f"{record['run']}\n{what}\n")
-    show_pairs(
-        [
-            ("log-likelihood", f"{_pm(found['mean'], found['stderr'])} nats"),
-            ("· Monte-Carlo error", f"{number(found['mc_error'])} nats"),
-            ("· effective samples", f"{number(ess['mean'])} on average, median {number(ess['median'])}"),
-            ("· Pareto-k̂", share),
-            ("bits per dimension", f"{_pm(bits['mean'], bits['stderr'], 3)} in the units of the data"),
-            ("ELBO", f"{_pm(elbo['mean'], elbo['stderr'])} nats"),
-            ("· reconstruction", number(elbo["reconstruction"])),
-            ("· KL of z", _kl_of_code(elbo["kl"])),
-            ("· KL of the weights", number(elbo["weight_kl"])),
-        ]
-    )
+def _show_evaluation(folder: Path, part: str, found: "Evaluation") -> None:
+    from gpin.evaluation.scores import score_rows
 
-
-def _kl_of_code(kl: float | None) -> str:
-    """With a remark where the decoder has learnt to do without the code, which a score alone does not tell."""
-    collapsed = kl is not None and kl < 0.1
-    return number(kl) + (": the code tells nothing, the posterior has collapsed" if collapsed else "")
-
-
-def _pm(value: float | None, error: float | None, digits: int = 2) -> str:
-    return number(value, digits) + ("" if error is None else f" ± {number(error, digits)}")
+    likelihood = found.log_likelihood
+    print(folder)
+    print(f"{len(likelihood.values):,} {part} instances, {likelihood.samples:,} samples each, ", end="")
+    print(f"{likelihood.proposal} proposal\n")
+    pairs = []
+    for score, detail in score_rows(found.columns):
+        values = found.columns[score.name]
+        remark = score.remark(score.value(values))
+        text = score.text(values) + (f" {score.unit}" if score.unit else "") + (f": {remark}" if remark else "")
+        pairs.append(("· " * detail + score.title, text))
+    show_pairs(pairs)
 
 
 @app.command(sort_key=3, help_epilogue="Example: `gpin encode runs/digits-gp-1a2b3c4d digits -o latents.parquet`")

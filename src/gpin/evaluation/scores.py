@@ -7,7 +7,7 @@ register one entry here.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -34,6 +34,7 @@ __all__ = [
     "join_columns",
     "mean_and_error",
     "register",
+    "score_rows",
     "share_above",
     "with_derived",
 ]
@@ -79,6 +80,7 @@ class Reduction:
 
 
 MEAN = Reduction("mean", lambda values: mean_and_error(values)[0], lambda values: mean_and_error(values)[1])
+MEAN_ALONE = replace(MEAN, stderr=None)
 MEDIAN = Reduction("median", lambda values: values.nanmedian().item())
 SHARE_ABOVE = Reduction("share_above_0.7", share_above, format=".0%")
 ERROR_OF_MEAN = Reduction("error_of_mean", lambda values: values.double().square().sum().sqrt().item() / len(values))
@@ -149,7 +151,8 @@ class Score:
         inputs: The scores that it is derived from.
         under: The score of which it is a detail, and below which it is shown.
         in_runs: Whether `gpin evaluate` and `gpin report` have a row for it.
-        table: Which table of an experiment has a column for it.
+        table: Which table of an experiment shows it.
+        beside: The score in whose column that table shows it, after a slash; by default it has its own column.
         remark: What a reader should know about a value of the headline; empty for most values.
     """
 
@@ -167,6 +170,7 @@ class Score:
     under: str | None = None
     in_runs: bool = True
     table: Literal["likelihood", "diagnostics", "posterior"] | None = "diagnostics"
+    beside: str | None = None
     remark: Callable[[float], str] = lambda value: ""
 
     def __post_init__(self) -> None:
@@ -228,7 +232,8 @@ def register(score: Score) -> Score:
     """Add a score to the registry: everything that shows scores then shows it too."""
     if score.name in SCORES:
         raise InputError(f"there is a score {score.name!r} already: choose another name")
-    unknown = [name for name in (*score.inputs, *([score.under] if score.under else [])) if name not in SCORES]
+    others = [name for name in (*score.inputs, score.under, score.beside) if name is not None]
+    unknown = [name for name in others if name not in SCORES]
     if unknown:
         raise InputError(f"score {score.name!r} refers to {unknown[0]!r}, which is not a registered score")
     SCORES[score.name] = score
@@ -248,6 +253,25 @@ def join_columns(parts: Iterable[Columns]) -> dict[str, Tensor]:
     """The columns of several batches as one."""
     parts = list(parts)
     return {name: torch.cat([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+
+
+def score_rows(names: Collection[str]) -> list[tuple[Score, bool]]:
+    """The scores of these names that `gpin evaluate` and `gpin report` show, in order, and whether each is a detail.
+
+    A score is followed by its details; a detail whose own score is not among them stands for itself.
+
+    Example:
+        >>> [(score.name, detail) for score, detail in score_rows(["ess", "log_likelihood", "refined_ess", "elbo"])]
+        [('log_likelihood', False), ('ess', True), ('refined_ess', False)]
+    """
+    shown = [score for score in SCORES.values() if score.name in names and score.in_runs]
+    known = {score.name for score in shown}
+    rows = []
+    for score in shown:
+        if score.under not in known:
+            rows.append((score, False))
+            rows += [(detail, True) for detail in shown if detail.under == score.name]
+    return rows
 
 
 # The registry ----------------------------------------------------------------------------------------
@@ -284,13 +308,17 @@ def _collapsed(kl: float) -> str:
 
 
 def _khat_unknown(share: float) -> str:
-    return "unknown: it takes 25 samples to tell" if math.isnan(share) else ""
+    return "at least 25 samples are needed to tell" if math.isnan(share) else ""
 
 
 def _of_both_proposals(score: Score) -> tuple[Score, Score]:
     """A diagnostic of the log-likelihood by proposals of the encoder, and the same by refined ones."""
     refined = replace(
-        score, name=REFINED + score.name, measure=_of("refined", score.name), under="refined_log_likelihood"
+        score,
+        name=REFINED + score.name,
+        measure=_of("refined", score.name),
+        under="refined_log_likelihood",
+        beside=score.name,
     )
     return score, refined
 
@@ -331,7 +359,7 @@ _SCORES = (
     Score(
         name="refined_bits_per_dim",
         symbol="bits/dim, refined",
-        title="refined",
+        title="refined bits per dimension",
         explanation="the same from the refined log-likelihood",
         better="lower",
         format=".3f",
@@ -354,6 +382,7 @@ _SCORES = (
         symbol="reconstruction",
         title="reconstruction",
         explanation="E[log p(x|z)], how probable an instance is given its code",
+        reductions=(MEAN_ALONE,),
         measure=_of("elbo", "reconstruction"),
         under="training_elbo",
         table=None,
@@ -363,6 +392,7 @@ _SCORES = (
         symbol="KL of z",
         title="KL of z",
         explanation="KL(q(z|x) ‖ p(z)), what the code tells beyond its prior",
+        reductions=(MEAN_ALONE,),
         measure=_of("elbo", "kl"),
         under="training_elbo",
         table=None,
@@ -373,6 +403,7 @@ _SCORES = (
         symbol="KL of the weights",
         title="KL of the weights",
         explanation="the cost of an encoder's random weights, shared by the training instances",
+        reductions=(MEAN_ALONE,),
         measure=_of("elbo", "weight_kl"),
         under="training_elbo",
         table=None,
@@ -417,7 +448,7 @@ _SCORES = (
         name="elbo",
         symbol="ELBO",
         title="ELBO of the encoder's posterior",
-        explanation="the bound of the encoder's posterior, from the samples of the log-likelihood",
+        explanation="the ELBO of the encoder's posterior, from the samples of the log-likelihood",
         unit="nats",
         better="higher",
         measure=_of("encoder", "elbo"),
@@ -427,7 +458,7 @@ _SCORES = (
         name="refined_elbo",
         symbol="refined ELBO",
         title="ELBO of the refined Gaussian",
-        explanation="the bound of the refined Gaussian, from the samples of the refined log-likelihood",
+        explanation="the ELBO of the refined Gaussian, from the samples of the refined log-likelihood",
         unit="nats",
         better="higher",
         measure=_of("refined", "elbo"),
@@ -439,9 +470,9 @@ _SCORES = (
             name="ess",
             symbol="ESS",
             title="effective samples",
-            explanation="how many of an instance's samples count",
+            explanation="the effective sample size: how many samples an estimate rests on",
             better="higher",
-            reductions=(MEAN, MEDIAN),
+            reductions=(MEAN_ALONE, MEDIAN),
             format=".1f",
             measure=_of("encoder", "ess"),
             under="log_likelihood",
@@ -452,7 +483,7 @@ _SCORES = (
             name="khat",
             symbol="k̂ > 0.7",
             title="Pareto-k̂ above 0.7",
-            explanation="share of instances of whose samples too few count, so that their scores cannot be trusted",
+            explanation="the share of instances whose estimate rests on too few samples to be trusted",
             better="lower",
             reductions=(SHARE_ABOVE, MEDIAN),
             measure=_of("encoder", "khat"),
@@ -465,7 +496,7 @@ _SCORES = (
             name="mc_error",
             symbol="MC error",
             title="Monte-Carlo error",
-            explanation="the random part of the error of the mean; too small where k̂ > 0.7",
+            explanation="the Monte-Carlo error of the mean over instances; too small where k̂ > 0.7",
             unit="nats",
             better="lower",
             reductions=(ERROR_OF_MEAN,),
@@ -504,7 +535,7 @@ _SCORES = (
         name="log_evidence",
         symbol="log p(x)",
         title="exact log-likelihood",
-        explanation="exact, by quadrature on the grid",
+        explanation="the exact log p(x), by quadrature on the grid",
         unit="nats",
         better="higher",
         measure=_grid("log_evidence"),
@@ -514,7 +545,7 @@ _SCORES = (
         name="kl",
         symbol="inference gap",
         title="exact inference gap",
-        explanation="KL(q‖p) from the encoder's posterior to the true one on the grid",
+        explanation="KL(q‖p) of the encoder's posterior to the true one, on the grid",
         unit="nats",
         better="lower",
         measure=_grid("kl"),
@@ -524,7 +555,7 @@ _SCORES = (
         name="best_kl",
         symbol="approximation gap",
         title="exact approximation gap",
-        explanation="the same of the diagonal Gaussian that is best for each instance",
+        explanation="KL(q‖p) of the diagonal Gaussian that is best for the instance",
         unit="nats",
         better="lower",
         measure=_grid("best_kl"),
@@ -535,7 +566,7 @@ _SCORES = (
         name="grid_amortization_gap",
         symbol="amortization gap",
         title="exact amortization gap",
-        explanation="the difference of the two",
+        explanation="the inference gap less the approximation gap",
         unit="nats",
         better="lower",
         derive=lambda kl, best_kl: grid_gaps(kl, best_kl).amortization,

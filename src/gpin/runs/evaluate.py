@@ -1,6 +1,5 @@
 """How well a run's model explains data: log-likelihood with its diagnostics, bits per dimension, and the ELBO."""
 
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +16,17 @@ from gpin._core.messages import Tell, to_stderr
 from gpin._core.seeding import seeded
 from gpin.data import Rows
 from gpin.evaluation.importance import LogLikelihood
+from gpin.evaluation.scores import (
+    REFINED,
+    SCORES,
+    Columns,
+    Measurement,
+    join_columns,
+    mean_and_error,
+    with_derived,
+)
 from gpin.inference import ELBO
-from gpin.report.numbers import mean_and_error, share_above, without_nan
+from gpin.report.numbers import without_nan
 from gpin.runs.folder import Run, as_run
 from gpin.runs.rows import OnBatch, numbered_batches, random_rows
 from gpin.vae import VAE
@@ -35,45 +43,42 @@ class Evaluation:
 
     Attributes:
         log_likelihood: log p(x) in nats, with diagnostics, in the units of the model.
-        elbo: The bound with its terms, from ten draws of z an instance.
-        dims: D, the numbers in an instance.
-        log_volume: Σ log scale over them: log p(value) = log p(x) − log_volume in the units of the data.
+        elbo: The bound that training raises with its terms, from ten draws of z per instance.
+        columns: The values of each instance by the name of the score, each `(n,)` in float64 on the CPU, see
+            `gpin.evaluation.scores.SCORES`.
     """
 
     log_likelihood: LogLikelihood
     elbo: ELBO
-    dims: int
-    log_volume: float
+    columns: Columns
 
     @property
     def bits_per_dim(self) -> float:
         """−log₂ p(value) / D, mean over instances, in the units of the data."""
-        return -(self.log_likelihood.mean - self.log_volume) / (self.dims * math.log(2))
+        return mean_and_error(self.columns[self._prefix + "bits_per_dim"])[0]
 
     @property
-    def bits_per_dim_stderr(self) -> float:
-        """Its standard error."""
-        return self.log_likelihood.stderr / (self.dims * math.log(2))
+    def _prefix(self) -> str:
+        return "" if self.log_likelihood.proposal == "encoder" else REFINED
 
     def record(self) -> dict[str, Any]:
-        """Ready for JSON; what is not known is null."""
-        found, bound = self.log_likelihood, self.elbo
-        elbo, elbo_stderr = mean_and_error(bound.value)
+        """The numbers, ready for JSON; unknown values are None.
+
+        Every score is under `scores`. Those of the log-likelihood and the ELBO are also under names of their own,
+        whichever proposal was used.
+        """
+        scores = {name: SCORES[name].record(values) for name, values in self.columns.items()}
+        own = {name: scores[self._prefix + name] for name in ("log_likelihood", "ess", "khat", "bits_per_dim")}
+        (mc_error,) = scores[self._prefix + "mc_error"].values()
+        terms = {"reconstruction": "reconstruction", "kl": "kl_to_prior", "weight_kl": "weight_kl"}
         record = {
-            "instances": found.values.numel(),
-            "samples": found.samples,
-            "proposal": found.proposal,
-            "log_likelihood": {"mean": found.mean, "stderr": found.stderr, "mc_error": found.mean_mc_error},
-            "ess": {"mean": mean_and_error(found.ess)[0], "median": found.ess.median().item()},
-            "khat": {"median": found.khat.nanmedian().item(), "share_above_0.7": share_above(found.khat)},
-            "bits_per_dim": {"mean": self.bits_per_dim, "stderr": self.bits_per_dim_stderr},
-            "elbo": {
-                "mean": elbo,
-                "stderr": elbo_stderr,
-                "reconstruction": mean_and_error(bound.reconstruction)[0],
-                "kl": mean_and_error(bound.kl)[0],
-                "weight_kl": mean_and_error(bound.weight_kl)[0],
-            },
+            "instances": len(self.log_likelihood.values),
+            "samples": self.log_likelihood.samples,
+            "proposal": self.log_likelihood.proposal,
+            **own,
+            "log_likelihood": {**own["log_likelihood"], "mc_error": mc_error},
+            "elbo": {**scores["training_elbo"], **{key: scores[name]["mean"] for key, name in terms.items()}},
+            "scores": scores,
         }
         return without_nan(record)
 
@@ -99,16 +104,27 @@ def evaluate(
         log_volume: That of the scaling of the data, see `Run.log_volume`.
         on_batch: Called after each batch with the number of instances done, and of all.
     """
-    likelihoods, bounds = [], []
-    # A stream for each, so that neither depends on how much noise the other takes.
-    of_likelihoods, of_bounds = (_Noise(check_seed(seed)) for _ in range(2))
-    for _, x in numbered_batches(rows, on_batch):
+    likelihoods, bounds, columns = [], [], []
+    # A stream for each, so that none depends on how much noise the others take.
+    of_likelihoods, of_bounds, of_others = (_Noise(check_seed(seed)) for _ in range(3))
+    for _, batch in numbered_batches(rows, on_batch):
+        x = vae.check(batch)
         with of_likelihoods.goes_on():
             likelihoods.append(vae.log_likelihood(x, samples, proposal))
         with of_bounds.goes_on(), torch.no_grad():
             bounds.append(vae.elbo(x, ELBO_SAMPLES))
+        with of_others.goes_on(), torch.no_grad():
+            measurement = Measurement(
+                vae=vae,
+                x=x,
+                encoder=likelihoods[-1] if proposal == "encoder" else None,
+                refined=likelihoods[-1] if proposal == "refined" else None,
+                elbo=bounds[-1],
+                log_volume=log_volume,
+            )
+            columns.append(measurement.columns())
     terms = [torch.cat([getattr(part, name) for part in bounds]) for name in ("reconstruction", "kl", "weight_kl")]
-    return Evaluation(LogLikelihood.join(likelihoods), ELBO(*terms), math.prod(vae.shape), log_volume)
+    return Evaluation(LogLikelihood.join(likelihoods), ELBO(*terms), with_derived(join_columns(columns)))
 
 
 class _Noise:
