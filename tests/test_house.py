@@ -1,9 +1,16 @@
 """The rules of the house: who may import whom."""
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
+from torch.distributions import Distribution
+
+from gpin.inference import InferenceModel
+from gpin.likelihoods import Likelihood
+from gpin.networks import Trunk
+from gpin.refinement import Refinement
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "gpin"
@@ -64,6 +71,47 @@ def test_imports_point_up_the_house(path):
             assert parts[0] in ("cli", "demo", "__main__"), f"{path.name} imports the package itself"
         else:
             assert FLOORS.index(floor) <= FLOORS.index(parts[0]), f"{path.name} imports {module} from below"
+
+
+def families():
+    """The classes whose differences are asked of the object, by name: the file that defines each."""
+    pending = [InferenceModel, Refinement, Likelihood, Trunk, Distribution]
+    found = {}
+    while pending:
+        family = pending.pop()
+        pending += family.__subclasses__()
+        # Distribution itself is the interface; other tests define classes of their own.
+        if family is not Distribution and family.__module__.split(".")[0] in ("gpin", "torch"):
+            found[family.__name__] = Path(sys.modules[family.__module__].__file__)
+    return found
+
+
+def class_tests(path):
+    """Names of classes that a file tests objects or classes for: isinstance, issubclass, `type(x) is C`, `case C()`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
+            tested = node.args[1:]
+        elif isinstance(node, ast.Compare) and any(isinstance(op, ast.Is | ast.IsNot | ast.Eq) for op in node.ops):
+            sides = [node.left, *node.comparators]
+            tested = sides if any(ast.unparse(side).startswith("type(") for side in sides) else []
+        else:
+            tested = [node.cls] if isinstance(node, ast.MatchClass) else []
+        for inner in (inner for part in tested for inner in ast.walk(part)):
+            if isinstance(inner, ast.Name | ast.Attribute):
+                yield inner.id if isinstance(inner, ast.Name) else inner.attr
+
+
+def test_methods_and_distributions_are_asked_and_not_tested_for_their_class():
+    """Whatever differs between two of a family is an attribute or a method; only its own file may know the class."""
+    where = families()
+    assert {"GPEncoder", "Gradient", "Bernoulli", "FlowNormal", "Independent"} <= set(where)
+    found = [
+        f"{path.relative_to(SOURCE)}: {name}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for name in class_tests(path)
+        if name in where and path != where[name] and (path.name, name) != ("vae.py", "Trunk")
+    ]
+    assert found == []
 
 
 def test_every_package_folder_is_mirrored_in_the_tests():

@@ -17,17 +17,10 @@ from gpin._core.errors import InputError
 from gpin._core.extras import extra
 from gpin._core.files import as_path, write_whole
 from gpin._core.inputs import whole_number
-from gpin.inference import METHODS, GPEncoder, Uncertainty
+from gpin.inference import METHODS
 from gpin.vae import VAE
 
 __all__ = ["export"]
-
-REFUSED = {
-    "sa": "it climbs the decoder's gradient from noise drawn anew each time",
-    "iaf": "the standard deviation of a flow has no formula, only samples",
-    "vlae": "it needs derivatives of the decoder and Cholesky factors, which ONNX does not have",
-}
-"""Methods whose inference is no fixed graph, and why."""
 
 OPSETS = (18, 23)
 """The first that torch writes without fault, and the last that is tested in onnxruntime."""
@@ -48,10 +41,10 @@ def export(
 ) -> None:
     """Write what a trained VAE infers as one ONNX file, weights and all, for any batch size, in float32.
 
-    Input `x` `(batch, *shape)`; outputs `mean` and `std` `(batch, d)`, the moments of q(z|x), and with method `gp`,
-    unless its towers are deterministic, also `uncertainty`, `uncertainty_f` and `uncertainty_h`, each `(batch,)`. The
-    file carries gpin's version, the method and the data's shape as metadata. The methods `sa`, `iaf` and `vlae` cannot
-    be exported.
+    Input `x` `(batch, *shape)`; outputs `mean` and `std` `(batch, d)`, the moments of q(z|x), and where the inference
+    model has an uncertainty also `uncertainty`, `uncertainty_f` and `uncertainty_h`, each `(batch,)`. The file carries
+    gpin's version, the method and the data's shape as metadata. A method whose inference is not a fixed graph says so
+    in its `export_refusal` and cannot be exported.
 
     Where an offset is more than a hundred times its scale, as of a column of times, `x` is float64 and becomes float32
     once it is scaled: in float32, the digits in which instances differ would be lost.
@@ -70,11 +63,11 @@ def export(
     """
     if not isinstance(vae, VAE):
         raise InputError(f"the model to export must be a gpin.VAE, got {type(vae).__name__}")
-    method = vae.inference.name
-    if method in REFUSED:
-        possible = ", ".join(name for name in METHODS if name not in REFUSED)
+    method, refusal = vae.inference.name, vae.inference.export_refusal
+    if refusal is not None:
+        possible = ", ".join(name for name, other in METHODS.items() if other.export_refusal is None)
         raise InputError(
-            f"method {method!r} cannot be exported: {REFUSED[method]}; use it in Python, or export one of {possible}"
+            f"method {method!r} cannot be exported: {refusal}; use it in Python, or export one of {possible}"
         )
     opset = whole_number(opset, "opset", least=OPSETS[0])
     if opset > OPSETS[1]:
@@ -122,21 +115,14 @@ class _InferencePath(nn.Module):
         self.register_buffer("scale", scale.to(self.dtype))
         self.eval().requires_grad_(False)
         _fix_counts(self.vae)
-        inference = self.vae.inference
-        self.uncertain = isinstance(inference, GPEncoder) and inference.options.towers == "random"
-        parts = ["uncertainty", "uncertainty_f", "uncertainty_h"] if self.uncertain else []
+        parts = ["uncertainty", "uncertainty_f", "uncertainty_h"] if self.vae.inference.has_uncertainty else []
         self.names = ["mean", "std", *parts]
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         x = ((x - self.offset) / self.scale).to(torch.float32)
-        inference = self.vae.inference
-        if not self.uncertain:
-            q = inference(x, self.vae)
+        q, uncertainty = self.vae.inference.posterior_and_uncertainty(x, self.vae)
+        if uncertainty is None:
             return q.mean, q.stddev
-        assert isinstance(inference, GPEncoder)
-        functions = inference.functions(x)  # once for both: q(z|x) and its uncertainty
-        q = inference.marginal(functions)
-        uncertainty = Uncertainty(functions.mean_variance.sum(-1), functions.std_variance.sum(-1))
         return q.mean, q.stddev, uncertainty.total, uncertainty.mean_part, uncertainty.std_part
 
 

@@ -8,7 +8,7 @@ from linear_gaussian import LinearGaussian
 from torch.func import functional_call
 
 import gpin
-from gpin.inference import METHODS
+from gpin.inference import METHODS, InferenceModel
 
 VARIANTS = {
     "gp": [{"preset": "paper"}, {"marginal": "exact", "covariance": "diagonal"}, {"towers": "deterministic"}],
@@ -192,6 +192,48 @@ def test_a_seed_reproduces_training_and_the_last_batch_may_be_small(method, opti
     assert all(torch.isfinite(p).all() for p in runs[0].parameters())
 
 
+@every
+def test_what_a_method_says_of_itself_is_true(method, options):
+    vae, x = small(method, options)
+    inference = vae.inference
+    q, uncertainty = inference.posterior_and_uncertainty(x, vae)
+    assert (uncertainty is not None) == inference.has_uncertainty
+    if inference.has_uncertainty:
+        torch.testing.assert_close(uncertainty.total, vae.uncertainty(x).total)
+        torch.testing.assert_close(q.mean, vae.encode(x).mean)
+    else:
+        with pytest.raises(gpin.InputError, match="has no uncertainty"):
+            vae.uncertainty(x)
+    if not options:
+        assert METHODS[method].has_uncertainty == inference.has_uncertainty
+
+
+@every
+def test_a_kl_in_closed_form_is_what_samples_say(method, options, double):
+    vae, x = small(method, options, size=5)
+    if not vae.inference.closed_form_kl or type(vae.inference).elbo is not InferenceModel.elbo:
+        pytest.skip("samples of z, or a bound of its own")
+    q = vae.encode(x)
+    z, log_prob = q.rsample_and_log_prob((20_000,))
+    terms = log_prob - vae.log_prior(z)
+    error = terms.std(0) / math.sqrt(len(terms))
+    assert ((vae.inference.kl(q) - terms.mean(0)).abs() < 5 * error).all()
+
+
+@every
+def test_the_density_that_comes_with_samples_is_theirs(method, options, double):
+    vae, x = small(method, options, size=3)
+    q = vae.encode(x)
+    z, log_prob = q.rsample_and_log_prob((7,))
+    torch.testing.assert_close(log_prob, q.log_prob(z))
+    torch.manual_seed(1)
+    z, log_prob = q.sample_and_log_prob(7, chunk=3)
+    assert not z.requires_grad
+    torch.testing.assert_close(log_prob, q.log_prob(z))
+    torch.manual_seed(1)
+    torch.testing.assert_close(q.sample_and_log_prob(7, chunk=100)[0], z)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_an_option_that_does_not_apply_is_a_clear_error(method):
     with pytest.raises(gpin.InputError, match=f"method '{method}' has no option 'colour'") as caught:
@@ -203,6 +245,7 @@ def test_an_option_that_does_not_apply_is_a_clear_error(method):
 def test_every_method_introduces_itself(method):
     chosen = METHODS[method]
     assert chosen.name == method
+    assert chosen.label
     assert chosen.title
     assert chosen.reference
     assert chosen.Options.__doc__

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 from linear_gaussian import LinearGaussian
-from torch.distributions import Independent, Normal, kl_divergence
+from torch.distributions import kl_divergence
 
 import gpin
-from gpin.distributions import NormalMixture, PrecisionNormal
+from gpin.distributions import DiagonalNormal, NormalMixture, PrecisionNormal
 from gpin.evaluation.grid import Posterior, best_gaussian_kl, grid_scores, kl_to_posterior, posteriors
 
 
@@ -37,7 +37,7 @@ def test_kl_is_the_formula_between_gaussians(variance, double):
     model = correlated(variance)
     vae, x = model.vae("vae", known=True).eval(), model.sample(5)
     truth = model.posterior(x)
-    q = Independent(Normal(truth.mean + 0.3 * truth.stddev, 0.7 * truth.stddev), 1)
+    q = DiagonalNormal(truth.mean + 0.3 * truth.stddev, 0.7 * truth.stddev)
     full = torch.distributions.MultivariateNormal(q.mean, torch.diag_embed(q.variance))
     evidence = [found.log_evidence for found in posteriors(vae, x)]
     torch.testing.assert_close(kl_to_posterior(vae, x, q, evidence), kl_divergence(full, truth), atol=1e-4, rtol=1e-3)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent
+from torch.distributions import Distribution
 
 from gpin._core.errors import InputError
-from gpin.distributions import RandomMomentsNormal
 from gpin.evaluation.importance import importance_weighted
 
 if TYPE_CHECKING:
@@ -102,7 +101,8 @@ def _log_joint(vae: "VAE", x: Tensor, points: Tensor) -> Tensor:
     """log p(x, z) at every point for every instance, `(points, batch)`, in float64."""
     parts = []
     for z in points.to(x).split(max(1, PIECE // len(x))):
-        output = vae.decoder(z).unsqueeze(1).expand(-1, len(x), *x.shape[1:])  # each point is decoded once for all
+        output = vae.decoder(z).unsqueeze(1)
+        output = output.expand(-1, len(x), *output.shape[2:])  # each point is decoded once for all
         parts.append((vae.likelihood.log_prob(x, output) + vae.log_prior(z).unsqueeze(1)).double().cpu())
     return torch.cat(parts)
 
@@ -115,7 +115,7 @@ def kl_to_posterior(vae: "VAE", x: Tensor, q: Distribution, evidence: Sequence[f
     no correlations. Where it may have several, or ridges, a grid so coarse would miss them: there it is the mean over
     as many samples.
     """
-    if not isinstance(q, Independent | RandomMomentsNormal):
+    if not getattr(q, "axis_aligned", False):
         bound = importance_weighted(partial(vae.log_joint, x), q, 41**2, max(1, PIECE // len(x))).elbo
         return torch.tensor(evidence, dtype=torch.float64) - bound.cpu()
     mean, std = q.mean.double(), q.stddev.double()

@@ -1,4 +1,8 @@
-"""The inference models, one file each, and their registry."""
+"""The inference models, one file each, and their registry.
+
+A method from outside is registered by its name, `METHODS["mine"] = MyEncoder`; tables, export, timing and listings then
+know it by what its attributes say, see :class:`InferenceModel`.
+"""
 
 from typing import Any
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from gpin._core.errors import InputError
-from gpin.distributions import LOG_STD_RANGE, DiagonalNormal, gaussian_kl
+from gpin.distributions import LOG_STD_RANGE, DiagonalNormal
 from gpin.generative import Generative
 from gpin.inference.base import InferenceModel, MethodConfig
 from gpin.networks import Trunk
@@ -25,9 +25,11 @@ class GaussianEncoder(InferenceModel[GaussianConfig]):
     r"""q(z|x) = N(z; b(x), diag c(x)²), from one trunk with a linear head of 2d outputs."""
 
     name = "vae"
+    label = "VAE"
     title = "VAE: one diagonal Gaussian encoder"
     reference = "Kingma & Welling 2014, Auto-Encoding Variational Bayes, arXiv:1312.6114"
     Options = GaussianConfig
+    closed_form_kl = True
 
     def __init__(self, make_trunk: Callable[[], Trunk], latent_dim: int, options: GaussianConfig | None = None) -> None:
         super().__init__(make_trunk, latent_dim, options)
@@ -45,20 +47,22 @@ class GaussianEncoder(InferenceModel[GaussianConfig]):
     def forward(self, x: Tensor, model: Generative) -> Distribution:
         return DiagonalNormal(*self.moments(self.trunk(x)))
 
-    def kl(self, q: Distribution) -> Tensor:
-        """½ Σ_j (v_j + m_j² − 1 − log v_j)."""
-        return gaussian_kl(q.mean, q.variance, q.variance.log())
+    @property
+    def gaussian_encoder(self) -> "GaussianEncoder":
+        """The model itself."""
+        return self
 
     @torch.no_grad()
     def start_from(self, other: InferenceModel[Any]) -> None:
         """Take over a trained VAE's encoder of the same architecture."""
-        if not isinstance(other, GaussianEncoder):
-            super().start_from(other)
+        encoder = other.gaussian_encoder
+        if encoder is None:
+            return super().start_from(other)
         if other.latent_dim != self.latent_dim:
             raise InputError(
                 f"cannot start a model with latent_dim={self.latent_dim} from one with latent_dim={other.latent_dim}"
             )
         try:
-            self.load_state_dict(other.state_dict())
+            self.load_state_dict(encoder.state_dict())
         except RuntimeError:
             raise InputError("cannot start from a VAE with another data shape or architecture") from None

@@ -30,9 +30,11 @@ class HouseholderEncoder(InferenceModel[HouseholderConfig]):
     """z = H_T … H_1 z₀ with z₀ ~ N(b(x), diag c(x)²), v_1 linear in the features and v_{t+1} in v_t."""
 
     name = "hf"
+    label = "HF"
     title = "HF: Householder flow, a full-covariance Gaussian"
     reference = "Tomczak & Welling 2016, Improving VAEs using Householder Flow, arXiv:1611.09630"
     Options = HouseholderConfig
+    closed_form_kl = True
 
     def __init__(
         self, make_trunk: Callable[[], Trunk], latent_dim: int, options: HouseholderConfig | None = None
@@ -50,8 +52,3 @@ class HouseholderEncoder(InferenceModel[HouseholderConfig]):
             v = layer(v)
             reflectors.append(v)
         return ReflectedNormal(DiagonalNormal(mean, std), torch.stack(reflectors))
-
-    def kl(self, q: Distribution) -> Tensor:
-        """That of the base in closed form: a rotation about zero changes neither entropy nor length."""
-        assert isinstance(q, ReflectedNormal)
-        return self.base.kl(q.base)

@@ -59,9 +59,11 @@ class IAFEncoder(InferenceModel[IAFConfig]):
     """z_t = σ_t z_{t−1} + (1 − σ_t) m_t, each from a masked network of (z_{t−1}, features); one pass to sample."""
 
     name = "iaf"
+    label = "IAF"
     title = "IAF: inverse autoregressive flow with the encoder's features as context"
     reference = "Kingma et al. 2016, Improving Variational Inference with Inverse Autoregressive Flow, arXiv:1606.04934"
     Options = IAFConfig
+    export_refusal = "the standard deviation of a flow has no formula, only samples"
 
     def __init__(self, make_trunk: Callable[[], Trunk], latent_dim: int, options: IAFConfig | None = None) -> None:
         super().__init__(make_trunk, latent_dim, options)

@@ -1,6 +1,5 @@
 """VLAE: the encoder's mean improved by linearising the decoder, and the Laplace covariance there."""
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -20,9 +19,12 @@ class LaplaceEncoder(RefinedEncoder[LaplaceConfig]):
     """An encoder of the mean alone, with linearisation steps and a full Laplace covariance, for any decoder."""
 
     name = "vlae"
+    label = "VLAE"
     title = "VLAE: linearisation steps and a full Laplace covariance"
     reference = "Park, Kim & Kim 2019, Variational Laplace Autoencoders, ICML"
     Options = LaplaceConfig
+    closed_form_kl = True
+    export_refusal = "it needs derivatives of the decoder and Cholesky factors, which ONNX does not have"
 
     def __init__(self, make_trunk: Callable[[], Trunk], latent_dim: int, options: LaplaceConfig | None = None) -> None:
         super().__init__(make_trunk, latent_dim, options)
@@ -34,7 +36,3 @@ class LaplaceEncoder(RefinedEncoder[LaplaceConfig]):
         """The network's mean with the prior's covariance, of which the refinement uses the mean only."""
         mean = self.head(self.trunk(x))
         return DiagonalNormal(mean, torch.ones_like(mean))
-
-    def kl(self, q: Distribution) -> Tensor:
-        """In closed form: −H[q] − E_q[log p(z)] = ½ Σ_j (V_j + μ_j² + log 2π) − H[q]."""
-        return 0.5 * (q.variance + q.mean.square() + math.log(2 * math.pi)).sum(-1) - q.entropy()

@@ -50,6 +50,7 @@ class MixtureEncoder(InferenceModel[MixtureConfig]):
     """q(z|x) = Σ_m α_m(x) q_m(z|x), each q_m with the VAE's encoder, the α from a network of their own."""
 
     name = "me"
+    label = "ME"
     title = "ME: mixture of encoders with a gating network"
     reference = "Kim & Pavlovic 2021, Reducing the Amortization Gap in VAEs, arXiv:2102.03151 (baseline)"
     Options = MixtureConfig

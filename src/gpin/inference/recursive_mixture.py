@@ -45,6 +45,7 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
     """A mixture of Gaussian encoders whose components and weights are learnt in turn; one pass at test time."""
 
     name = "rme"
+    label = "RME"
     title = "RME: recursive mixture, components added where the mixture is wrong"
     reference = "Kim & Pavlovic 2020, Recursive Inference for Variational Autoencoders, arXiv:2011.08544"
     Options = RecursiveMixtureConfig
@@ -96,7 +97,7 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
 
     def start_from(self, other: InferenceModel[Any]) -> None:
         """The first component from a trained VAE; training then begins with the second."""
-        if not isinstance(other, GaussianEncoder):
+        if other.gaussian_encoder is None:
             super().start_from(other)
         self._encoders()[0].start_from(other)
         self.started.fill_(True)

@@ -20,9 +20,12 @@ class SemiAmortizedEncoder(RefinedEncoder[SemiAmortizedConfig]):
     """The VAE's diagonal Gaussian encoder with gradient steps on the ELBO."""
 
     name = "sa"
+    label = "SA"
     title = "SA: semi-amortized, gradient steps on the ELBO from the encoder's output"
     reference = "Kim et al. 2018, Semi-Amortized Variational Autoencoders, arXiv:1802.02550"
     Options = SemiAmortizedConfig
+    closed_form_kl = True
+    export_refusal = "it climbs the decoder's gradient from noise drawn anew each time"
 
     def __init__(
         self, make_trunk: Callable[[], Trunk], latent_dim: int, options: SemiAmortizedConfig | None = None
@@ -34,7 +37,3 @@ class SemiAmortizedEncoder(RefinedEncoder[SemiAmortizedConfig]):
     def encode(self, x: Tensor, model: Generative) -> Distribution:
         """The Gaussian encoder's."""
         return self.base(x, model)
-
-    def kl(self, q: Distribution) -> Tensor:
-        """In closed form."""
-        return self.base.kl(q)

@@ -93,24 +93,33 @@ class RandomFunctions:
         """V[z|x] = h̄² + s_h² + s_f², `(batch, d)`."""
         return self.std.square() + self.std_variance + self.mean_variance
 
+    @property
+    def uncertainty(self) -> Uncertainty:
+        """Tr V[f(x)] and Tr V[h(x)], each `(batch,)`."""
+        return Uncertainty(self.mean_variance.sum(-1), self.std_variance.sum(-1))
+
 
 class GPEncoder(InferenceModel[GPConfig]):
     """The GP posterior marginalised encoder: still one forward pass."""
 
     name = "gp"
+    label = "GPVAE"
     title = "GP: encoder functions with Gaussian-process priors, marginalised"
     reference = "Kim & Pavlovic 2021, Reducing the Amortization Gap in VAEs, arXiv:2102.03151"
     Options = GPConfig
+    closed_form_kl = True
+    has_uncertainty = True
 
     training_size: Tensor
     calibrated: Tensor
 
     def __init__(self, make_trunk: Callable[[], Trunk], latent_dim: int, options: GPConfig | None = None) -> None:
         super().__init__(make_trunk, latent_dim, options)
+        self.has_uncertainty = self.options.towers == "random"
         self.base = GaussianEncoder(make_trunk, latent_dim)
         self.towers = nn.ModuleList() if self.options.shared_trunk else _pair(make_trunk)
         p = self.base.trunk.out_features
-        family = DeterministicLinear if self.options.towers == "deterministic" else COVARIANCES[self.options.covariance]
+        family = COVARIANCES[self.options.covariance] if self.has_uncertainty else DeterministicLinear
         # On one trunk f and h are 2d functions of the same features, and need one process only.
         outputs = [2 * latent_dim] if self.options.shared_trunk else [latent_dim, latent_dim]
         self.processes = nn.ModuleList(family(p, count, self.options.initial_std) for count in outputs)
@@ -190,7 +199,7 @@ class GPEncoder(InferenceModel[GPConfig]):
     @torch.no_grad()
     def start_from(self, other: InferenceModel[Any]) -> None:
         """B and c from a trained VAE; the feature towers start as copies of its trunk."""
-        if not isinstance(other, GaussianEncoder):
+        if other.gaussian_encoder is None:
             super().start_from(other)
         self.base.start_from(other)
         for tower in self.towers:
@@ -200,10 +209,14 @@ class GPEncoder(InferenceModel[GPConfig]):
     @torch.no_grad()
     def uncertainty(self, x: Tensor) -> Uncertainty:
         """Tr V[f(x)] and Tr V[h(x)] under the posterior of the weights."""
-        if self.options.towers == "deterministic":
+        if not self.has_uncertainty:
             raise InputError("method 'gp' with towers='deterministic' has no uncertainty: nothing in it is random")
+        return self.functions(x).uncertainty
+
+    def posterior_and_uncertainty(self, x: Tensor, model: Generative) -> tuple[Distribution, Uncertainty | None]:
+        """Both from one pass of the networks."""
         functions = self.functions(x)
-        return Uncertainty(functions.mean_variance.sum(-1), functions.std_variance.sum(-1))
+        return self.marginal(functions), functions.uncertainty if self.has_uncertainty else None
 
 
 def _pair(make: Callable[[], nn.Module]) -> nn.ModuleList:
