@@ -12,7 +12,9 @@ class Source(griffe.Extension):
 
     def on_class(self, *, cls, **_):
         """Add to a config the constructor that pydantic will give it: one keyword for each field."""
-        if "__init__" in cls.members or not any(str(base).split("[")[0].endswith("Config") for base in cls.bases):
+        if "__init__" in cls.members or not any(
+            str(base).split("[")[0].endswith(("Config", "Options")) for base in cls.bases
+        ):
             return
         parameters = [griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)]
         for name, field in cls.members.items():
