@@ -5,34 +5,45 @@ import re
 import griffe
 
 FORMULA = re.compile(r"^\.\. math::\s*(.+?)\s*(?=\n\s*\n|\Z)", re.MULTILINE | re.DOTALL)
+CONFIG = "gpin._core.config.Config"
 
 
 class Source(griffe.Extension):
     """Adds what does not stand in the source."""
 
-    def on_class(self, *, cls, **_):
-        """Add to a config the constructor that pydantic will give it: one keyword for each field."""
-        if "__init__" in cls.members or not any(
-            str(base).split("[")[0].endswith(("Config", "Options")) for base in cls.bases
-        ):
-            return
-        parameters = [griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)]
-        for name, field in cls.members.items():
-            if field.is_attribute and field.annotation and "instance-attribute" in field.labels:
-                parameters.append(
-                    griffe.Parameter(
-                        name,
-                        annotation=field.annotation,
-                        kind=griffe.ParameterKind.keyword_only,
-                        default=_default(field),
-                    )
-                )
-        cls.set_member("__init__", griffe.Function("__init__", parameters=griffe.Parameters(*parameters)))
+    def on_package(self, *, pkg, **_):
+        """Add to every config the constructor that pydantic will give it."""
+        for cls in _classes(pkg):
+            bases = cls.mro()
+            if "__init__" not in cls.members and any(base.path == CONFIG for base in bases):
+                cls.set_member("__init__", _constructor([*reversed(bases), cls]))
 
     def on_object(self, *, obj, **_):
         """Write the formulas of a docstring as the site's Markdown does."""
         if obj.docstring:
             obj.docstring.value = FORMULA.sub(lambda match: f"$$\n{match[1]}\n$$", obj.docstring.value)
+
+
+def _classes(module):
+    for member in module.members.values():
+        if member.is_alias:
+            continue
+        if member.is_module:
+            yield from _classes(member)
+        elif member.is_class:
+            yield member
+
+
+def _constructor(classes):
+    """`__init__` with one keyword for each field of the classes, the bases first."""
+    parameters = {"self": griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)}
+    for cls in classes:
+        for name, field in cls.members.items():
+            if not field.is_alias and field.is_attribute and field.annotation and "instance-attribute" in field.labels:
+                parameters[name] = griffe.Parameter(
+                    name, annotation=field.annotation, kind=griffe.ParameterKind.keyword_only, default=_default(field)
+                )
+    return griffe.Function("__init__", parameters=griffe.Parameters(*parameters.values()))
 
 
 def _default(field):
