@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gpin._core.devices import device_named
-from gpin._core.errors import InputError
 from gpin._core.files import as_path
 from gpin._core.inputs import check_seed, whole_number
 from gpin._core.messages import Tell, to_stderr
@@ -19,7 +18,7 @@ from gpin.runs.outputs import Columns, Written, check_output, write_table
 from gpin.runs.rows import OnBatch, batch_seed, numbered_batches, open_data
 from gpin.vae import VAE
 
-__all__ = ["encode_rows", "encode_to_file", "knows_uncertainty"]
+__all__ = ["encode_rows", "encode_to_file"]
 
 
 def encode_to_file(
@@ -77,7 +76,6 @@ def encode_rows(
         on_batch: Called after each batch with the number of instances done, and of all.
     """
     whole_number(samples, "samples", least=0)
-    uncertain = knows_uncertainty(vae, rows)
     check_seed(seed)
     for number, (numbers, x) in enumerate(numbered_batches(rows, on_batch)):
         with seeded(batch_seed(seed, number)), torch.no_grad():
@@ -87,7 +85,7 @@ def encode_rows(
                 columns["file"] = np.array([rows.names[row] for row in numbers])
             for name, moment in (("mean", q.mean), ("std", q.stddev)):
                 columns |= {f"{name}_{j}": column for j, column in enumerate(_array(moment).T)}
-            if uncertain:
+            if vae.inference.has_uncertainty:
                 found = vae.uncertainty(x)
                 columns |= {
                     "uncertainty": _array(found.total),
@@ -98,15 +96,6 @@ def encode_rows(
                 ll = vae.log_likelihood(x, samples)
                 columns |= {"log_likelihood": _array(ll.values), "ess": _array(ll.ess), "khat": _array(ll.khat)}
         yield columns
-
-
-def knows_uncertainty(vae: VAE, rows: Rows) -> bool:
-    """Whether the encoder can say how uncertain it is."""
-    try:
-        vae.uncertainty(rows[:1])
-    except InputError:
-        return False
-    return True
 
 
 def _array(values: Tensor) -> np.ndarray:

@@ -120,6 +120,7 @@ def evaluate(
                 encoder=likelihoods[-1] if proposal == "encoder" else None,
                 refined=likelihoods[-1] if proposal == "refined" else None,
                 elbo=bounds[-1],
+                uncertainty=vae.uncertainty(x) if vae.inference.has_uncertainty else None,
                 log_volume=log_volume,
             )
             columns.append(measurement.columns())

@@ -14,7 +14,6 @@ from gpin.data import Rows
 from gpin.evaluation.grid import grid_scores
 from gpin.evaluation.scores import Measurement, join_columns
 from gpin.runs import RunSettings
-from gpin.runs.encode import knows_uncertainty
 from gpin.runs.rows import batches
 from gpin.vae import VAE
 
@@ -72,7 +71,6 @@ def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]
     `gpin.evaluation.scores.SCORES` that can be measured from the log-likelihoods with proposals of the encoder and
     with refined ones, from the uncertainty of methods that have one, and from the grid if `scoring` asks for it.
     """
-    uncertain = knows_uncertainty(vae, rows)
     parts = []
     for number, batch in enumerate(batches(rows)):
         x, seed = vae.check(batch), scoring.seed + 2 * number
@@ -86,7 +84,7 @@ def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]
                 x=x,
                 encoder=encoder,
                 refined=refined,
-                uncertainty=vae.uncertainty(x) if uncertain else None,
+                uncertainty=vae.uncertainty(x) if vae.inference.has_uncertainty else None,
                 grid=grid_scores(vae, x) if scoring.grid else None,
             )
             parts.append(measurement.columns())

@@ -8,23 +8,33 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
 from gpin._core.errors import InputError
 from gpin._core.files import as_path
 from gpin._core.inputs import check_seed, whole_number
 from gpin._core.messages import Tell, to_stderr
 from gpin.data import DataSet
-from gpin.evaluation.importance import LogLikelihood
+from gpin.evaluation import scores
+from gpin.evaluation.scores import mean_and_error, share_above
 from gpin.report import Table, numbers
-from gpin.report.numbers import Correlation, mean_and_error, plus_minus, share_above
-from gpin.runs.evaluate import Evaluation
+from gpin.report.numbers import Correlation, plus_minus
 from gpin.runs.folder import Run, open_run
 from gpin.runs.report.scored_run import ScoredRun, column_moments, score_run
 from gpin.runs.report.settings import refuse_other_data, short_names
 from gpin.runs.rows import batches
 
-__all__ = ["Comparison", "caution", "compare", "differences", "listed", "relation", "score_rows", "summary", "verdict"]
+__all__ = [
+    "Comparison",
+    "caution",
+    "compare",
+    "differences",
+    "listed",
+    "relation",
+    "score_rows",
+    "summary",
+    "units",
+    "verdict",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,79 +143,32 @@ def _data(runs: Sequence[Run], location: str | os.PathLike[str] | None) -> DataS
 
 
 def score_rows(comparison: Comparison) -> list[list[str]]:
-    """The comparison, line by line; a label that begins with a dot tells more about the row above."""
-    scored, noun, k = comparison.scored, comparison.noun, comparison.samples
+    """The comparison, line by line; a label that begins with a dot is a detail of the row above."""
+    scored, noun = comparison.scored, comparison.noun
     total, count = len(comparison.data.test), len(scored[0].chosen)
+    names = {name for one in scored for name in one.of_chosen}
 
     def row(label: str, note: str, cells: Iterable[str]) -> list[str]:
         return [f"{label}\n{note}", *cells]
 
-    def diagnostics(proposal: str) -> list[list[str]]:
-        scores, first = [one.likelihood(proposal) for one in scored], proposal == "encoder"
-        return [
-            row(
-                "· Monte-Carlo error",
-                "of the mean, its random part only; too small where k̂ > 0.7; lower is better" if first else "",
-                [_known(f"± {each.mean_mc_error:.2f}", each.mean_mc_error) for each in scores],
-            ),
-            row(
-                f"· effective samples of {k}",
-                "how many of them count; median; higher is better" if first else "",
-                [f"{each.ess.median():.1f}" for each in scores],
-            ),
-            row(
-                f"· {noun}s with k̂ > 0.7",
-                "share where too few count; lower is better" if first else "",
-                [_known(f"{100 * share_above(each.khat):.0f}%", share_above(each.khat)) for each in scores],
-            ),
-        ]
-
-    same = [
-        row(
-            f"· by the encoder’s proposals, same {count:,}",
-            "to compare with the line above",
-            [plus_minus(*mean_and_error(one.likelihood("encoder").values[one.chosen])) for one in scored],
-        )
-    ]
-    elbo = [one.elbo for one in scored]
+    rows = []
+    for score, detail in scores.score_rows(names):
+        found = [one.column(score.name) for one in scored]
+        of_all = any(score.name in one.encoder.columns for one in scored)
+        where = "" if detail else f"; on {f'all {total:,}' if of_all else comparison.refined_count}"
+        label = f"· {score.title}" if detail else score.title[:1].upper() + score.title[1:]
+        cells = ["—" if values is None else score.text(values) for values in found]
+        rows.append(row(label, score.reading + where, cells))
+        if score.name == "refined_log_likelihood" and count < total:
+            rows.append(
+                row(
+                    f"· with the encoder’s proposals, same {count:,}",
+                    "to compare with the line above",
+                    [score.text(one.of_chosen["log_likelihood"]) for one in scored],
+                )
+            )
     return [
-        row(
-            "Test log-likelihood",
-            f"how probable the model finds {comparison.one}: nats ± standard error, from {k} proposals of the encoder; "
-            f"on all {total:,}; higher is better",
-            [_score(one.likelihood("encoder")) for one in scored],
-        ),
-        *diagnostics("encoder"),
-        row(
-            "Refined log-likelihood",
-            f"the same, from {k} proposals fitted to each {noun}: scores the model, not the encoder; on "
-            f"{comparison.refined_count}; higher is better",
-            [_score(one.likelihood("refined")) for one in scored],
-        ),
-        *(same if count < total else []),
-        *diagnostics("refined"),
-        row(
-            "Bits per dimension",
-            _bits_note(comparison),
-            [_bits(one.encoder) for one in scored],
-        ),
-        row("· refined", f"on {comparison.refined_count}", [_bits(one.refined) for one in scored]),
-        row(
-            "ELBO",
-            "the bound that training raises: reconstruction − KL − KL of weights; ± standard error; higher is better",
-            [plus_minus(*mean_and_error(each.value)) for each in elbo],
-        ),
-        row(
-            "· reconstruction",
-            f"how probable {comparison.one} is, given its code",
-            [_mean(each.reconstruction) for each in elbo],
-        ),
-        row("· KL", "what the code tells beyond its prior", [_mean(each.kl) for each in elbo]),
-        row(
-            "· KL of weights",
-            "the cost of random weights, shared by the training part",
-            [_mean(each.weight_kl) for each in elbo],
-        ),
+        *rows,
         row("Parameters", "of encoder and decoder", [f"{one.parameters:,}" for one in scored]),
         row("Training time", "of all epochs, on the machine named below", [_time(one) for one in scored]),
         row(
@@ -216,25 +179,12 @@ def score_rows(comparison: Comparison) -> list[list[str]]:
     ]
 
 
-def _mean(values: Tensor) -> str:
-    """A mean over instances in two decimals, with a true minus sign."""
-    return plus_minus(mean_and_error(values)[0], math.nan)
-
-
-def _score(found: LogLikelihood) -> str:
-    return plus_minus(found.mean, found.stderr)
-
-
-def _bits(found: Evaluation) -> str:
-    return plus_minus(found.bits_per_dim, math.nan, digits=3)
-
-
-def _bits_note(comparison: Comparison) -> str:
-    note = "the log-likelihood in bits, for each number of the data"
-    if any(one.run.model.density for one in comparison.scored):
-        unit = "grey levels from 0 to 255" if comparison.data.scaling.kind == "pixels" else "the units of the data"
-        note += f"; of a density in {unit}, so below zero is possible"
-    return f"{note}; lower is better"
+def units(comparison: Comparison) -> str:
+    """A sentence on the units of the bits per dimension; empty if all likelihoods are probabilities."""
+    if not any(one.run.model.density for one in comparison.scored):
+        return ""
+    unit = "grey levels from 0 to 255" if comparison.data.scaling.kind == "pixels" else "the units of the data"
+    return f"Bits per dimension are those of a density in {unit}, so they can be below zero. "
 
 
 def _time(one: ScoredRun) -> str:
@@ -244,10 +194,6 @@ def _time(one: ScoredRun) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _known(text: str, value: float) -> str:
-    return text if math.isfinite(value) else "—"
 
 
 def _paired(comparison: Comparison, other: ScoredRun, proposal: str) -> str:
@@ -336,15 +282,14 @@ def caution(comparison: Comparison) -> str:
 
 
 def relation(comparison: Comparison, one: ScoredRun) -> str:
-    """What the uncertainty says about the gap, in words that claim no more than it shows."""
-    assert one.uncertainty is not None
-    found = Correlation.of(one.uncertainty[one.chosen], one.gap)
-    baseline = Correlation.of(-one.refined.elbo.value, one.gap)
+    """What the uncertainty says about the inference gap, in words that claim no more than it shows."""
+    gap = one.of_chosen["inference_gap"]
+    found = Correlation.of(one.of_chosen["uncertainty"], gap)
+    baseline = Correlation.of(-one.of_chosen["elbo"], gap)
     count = comparison.several(len(one.chosen))
     if math.isnan(found.rho):
-        return f"Uncertainty against the encoder’s gap: {count} cannot be ranked."
+        return f"Uncertainty against the inference gap: {count} cannot be ranked."
     return (
-        f"Uncertainty of {one.name} against its gap (refined log-likelihood − ELBO): Spearman correlation {found} over "
-        f"{count} of the test part, so {found.in_words('where the gap is larger')}. The negative ELBO, the baseline, "
-        f"has {baseline}."
+        f"Uncertainty of {one.name} against its inference gap: Spearman correlation {found} over {count} of the test "
+        f"part, so {found.in_words('where the gap is larger')}. The negative ELBO, the baseline, has {baseline}."
     )

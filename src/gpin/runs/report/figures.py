@@ -1,4 +1,4 @@
-"""The pictures of scored runs: test images and what the models make of them, curves, and the gap."""
+"""The pictures of scored runs: test images and what the models make of them, curves, and the inference gap."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from gpin.report import Tile, plots
 from gpin.runs.report.scored_run import ScoredRun
 from gpin.runs.rows import batches, spread_rows
 
-__all__ = ["Display", "curves", "gap", "reconstructions", "samples", "tiles"]
+__all__ = ["Display", "curves", "inference_gap", "reconstructions", "samples", "tiles"]
 
 SIDE = 96
 """Pixels of an image's longer side, above which every second, third, … is left out."""
@@ -103,15 +103,14 @@ def curves(scored: Sequence[ScoredRun], noun: str) -> plots.Figure:
     return plots.curves(lines, "epoch", f"ELBO, nats {noun}", marks)
 
 
-def gap(one: ScoredRun, index: int) -> plots.Figure:
-    """Uncertainty against the gap, in the run's colour."""
-    assert one.uncertainty is not None
-    uncertainty = one.uncertainty[one.chosen]
+def inference_gap(one: ScoredRun, index: int) -> plots.Figure:
+    """Uncertainty against the inference gap, in the run's colour."""
+    uncertainty = one.of_chosen["uncertainty"]
     return plots.scatter(
         uncertainty,
-        one.gap,
+        one.of_chosen["inference_gap"],
         f"uncertainty of {one.name}",
-        "gap, nats",
+        "inference gap, nats",
         index=index,
         log_x=bool(uncertainty.min() > 0),
     )

@@ -22,6 +22,7 @@ from gpin.runs.report.comparison import (
     relation,
     score_rows,
     summary,
+    units,
     verdict,
 )
 from gpin.runs.report.scored_run import ScoredRun, column_moments
@@ -155,9 +156,9 @@ def _scores(page: Page, comparison: Comparison) -> None:
         section.table(differences(comparison))
     section.text(
         f"The log-likelihood is the score: how probable the model finds {comparison.one} that it has never seen. It "
-        "cannot be computed, only estimated from proposed codes: those of the encoder, or better ones, found for each "
-        f"{comparison.noun} by Gauss–Newton steps. The effective samples say how many proposals matter; k̂ warns where "
-        "too few do. " + caution(comparison),
+        f"cannot be computed, only estimated from {comparison.samples} proposed codes per {comparison.noun}: those of "
+        f"the encoder, or better ones, found for each {comparison.noun} by Gauss–Newton steps. The effective samples "
+        f"say how many proposals matter; k̂ warns where too few do. {units(comparison)}{caution(comparison)}",
         kind="note",
     )
 
@@ -314,19 +315,19 @@ def _most_uncertain(page: Page, comparison: Comparison, one: ScoredRun) -> None:
 
 
 def _finds(page: Page, comparison: Comparison, one: ScoredRun, index: int, alone: bool) -> None:
-    """Uncertainty against the gap, for the `index`-th run."""
+    """Uncertainty against the inference gap, for the `index`-th run."""
     noun, count = comparison.noun, len(one.chosen)
     section = page.section(f"Does {'' if alone else f'{one.name}’s '}uncertainty find the difficult {noun}s?")
     section.drawing(
-        plots.svg(figures.gap(one, index)),
-        alt=f"Uncertainty of {one.name} against the gap, a point for each of {comparison.several(count)}.",
+        plots.svg(figures.inference_gap(one, index)),
+        alt=f"Uncertainty of {one.name} against the inference gap, a point for each of {comparison.several(count)}.",
     )
     section.text(relation(comparison, one), kind="key")
     line = "The line joins the medians of ten groups of equal size; where uncertainty finds the difficult, it rises. "
     section.text(
-        f"Each point is a test {noun}. Its gap is the refined log-likelihood less the ELBO: what the encoder’s answer "
-        f"leaves out. {line if count >= 50 else ''}The negative ELBO is the baseline to beat; it needs the decoder as "
-        "well, and has an advantage, since it is part of the gap itself.",
+        f"Each point is a test {noun}. Its inference gap is the refined log-likelihood less the ELBO of the encoder’s "
+        f"posterior: what the encoder’s answer leaves out. {line if count >= 50 else ''}The negative ELBO is the "
+        "baseline to beat; it needs the decoder as well, and has an advantage, since it is part of the gap itself.",
         kind="note",
     )
 

@@ -5,6 +5,7 @@ The test part is read in batches, so that it is never in memory as a whole.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,11 +17,11 @@ from gpin._core.errors import InputError
 from gpin._core.messages import Tell
 from gpin.data import DataSet, Scaling
 from gpin.evaluation.importance import LogLikelihood
+from gpin.evaluation.scores import Columns, with_derived
 from gpin.inference import ELBO
-from gpin.runs.encode import knows_uncertainty
 from gpin.runs.evaluate import Evaluation, evaluate
 from gpin.runs.folder import Run
-from gpin.runs.rows import batches, random_rows
+from gpin.runs.rows import random_rows
 from gpin.training import History
 from gpin.vae import VAE
 
@@ -40,7 +41,6 @@ class ScoredRun:
         encoder: Scores of all N test instances, by proposals of the encoder: those of `gpin evaluate`.
         chosen: Which test instances have refined scores too, `(n,)`, ascending.
         refined: Scores of these by proposals fitted to each.
-        uncertainty: Of the encoder, `(N,)`; None for a method that does not know.
     """
 
     name: str
@@ -51,29 +51,30 @@ class ScoredRun:
     encoder: Evaluation
     chosen: Tensor
     refined: Evaluation
-    uncertainty: Tensor | None
 
     @property
     def parameters(self) -> int:
         """How many numbers it has learnt."""
         return sum(p.numel() for p in self.vae.parameters())
 
-    @property
-    def elbo(self) -> ELBO:
-        """The bound with its terms, each `(N,)`."""
-        return self.encoder.elbo
-
     def likelihood(self, proposal: str) -> LogLikelihood:
         """Log-likelihoods by where the proposals came from, "encoder" or "refined"."""
         return (self.encoder if proposal == "encoder" else self.refined).log_likelihood
 
     @property
-    def gap(self) -> Tensor:
-        """How much the encoder's bound leaves out, `(n,)`: refined log-likelihood − ELBO.
+    def uncertainty(self) -> Tensor | None:
+        """The uncertainty of the encoder, `(N,)`; None for a method that has none."""
+        return self.encoder.columns.get("uncertainty")
 
-        Without the weights' part of the bound, which is the same for all.
-        """
-        return self.refined.log_likelihood.values - (self.refined.elbo.value + self.refined.elbo.weight_kl)
+    @cached_property
+    def of_chosen(self) -> Columns:
+        """Scores of the chosen instances, each `(n,)`: all that either proposal gives, and what both together give."""
+        encoder = {name: values[self.chosen] for name, values in self.encoder.columns.items()}
+        return with_derived({**self.refined.columns, **encoder})
+
+    def column(self, score: str) -> Tensor | None:
+        """A score of all test instances, or of the chosen ones if all do not have it; None for a run without it."""
+        return self.encoder.columns.get(score, self.of_chosen.get(score))
 
 
 @torch.no_grad()
@@ -96,8 +97,6 @@ def score_run(
     few, volume = random_rows(data.test, limit, seed), run.log_volume
     encoder = evaluate(vae, data.test, samples=samples, seed=seed, log_volume=volume)
     refined = evaluate(vae, few, samples=samples, proposal="refined", seed=seed, log_volume=volume)
-    knows = knows_uncertainty(vae, data.test)
-    uncertainty = torch.cat([vae.uncertainty(x).total for x in batches(data.test)]).cpu() if knows else None
     return ScoredRun(
         name,
         run,
@@ -107,7 +106,6 @@ def score_run(
         _evaluation_on_cpu(encoder),
         torch.from_numpy(np.flatnonzero(np.isin(data.test.rows, few.rows))),
         _evaluation_on_cpu(refined),
-        uncertainty,
     )
 
 
