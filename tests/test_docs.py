@@ -8,11 +8,15 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from gpin.cli import main
+from gpin.evaluation.scores import SCORES
 from gpin.inference import METHODS
+from gpin.likelihoods import LIKELIHOODS
+from gpin.networks import ARCHITECTURES
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [DOCS / "getting-started.md", *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])]
@@ -26,10 +30,18 @@ def command(line):
     return [found for word in words[1:] for found in (glob.glob(word) if "*" in word else [word])]
 
 
+@pytest.fixture(autouse=True)
+def registries():
+    """What a page registers is gone after it."""
+    with contextlib.ExitStack() as stack:
+        for registry in (METHODS, LIKELIHOODS, ARCHITECTURES, SCORES):
+            stack.enter_context(patch.dict(registry))
+        yield
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_does_what_it_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(METHODS, "homoscedastic", raising=False)  # which a page registers
     names = {}
     text = page.read_text()
     blocks = BLOCK.findall(text)
