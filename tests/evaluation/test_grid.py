@@ -54,8 +54,9 @@ def test_the_best_diagonal_gaussian_has_the_diagonal_of_the_precision(variance, 
         assert best_gaussian_kl(found) == pytest.approx(expected.item(), abs=1e-4, rel=1e-3)
 
 
-def test_scores_of_a_nonlinear_model_agree_with_importance_sampling(double):
-    vae = gpin.build((3, 3), "vae", 2, seed=0, likelihood={"initial_variance": 0.05}).eval()
+@pytest.mark.parametrize("likelihood", [{"initial_variance": 0.05}, "heteroscedastic"], ids=str)
+def test_scores_of_a_nonlinear_model_agree_with_importance_sampling(likelihood, double):
+    vae = gpin.build((3, 3), "vae", 2, seed=0, likelihood=likelihood).eval()
     with torch.no_grad():
         for p in vae.decoder.parameters():
             p.mul_(3)

@@ -1,6 +1,6 @@
 r"""Gauss–Newton on log p(x, z): the posterior's mode, and the Gaussian with its curvature.
 
-With J = ∂g/∂z for the decoder g, and the likelihood's score r and precision W at g(z),
+With J = ∂g/∂z for the decoder g, and the likelihood's score r and expected curvature W at g(z),
 
 .. math:: \Lambda = J^\top W J + I, \qquad \delta = \Lambda^{-1} (J^\top r - z)
 
@@ -56,16 +56,31 @@ def linearise(
 ) -> tuple[Float[Tensor, "batch d d"], Float[Tensor, "batch d"]]:
     """Λ's Cholesky factor `(batch, d, d)` and the gradient Jᵀr − z of log p(x, z) `(batch, d)` at z."""
     size = z.shape[-1]
-    rows = max(1, CHUNK // (size * math.prod(x.shape[1:])))
+    rows = max(1, CHUNK // (size * math.prod(model.likelihood.output_shape)))
     factors, gradients = [], []
     for x_part, z_part in zip(x.split(rows), z.split(rows), strict=True):
         output, slopes = jacobian(model, z_part)
-        score, precision = model.likelihood.score_and_precision(x_part, output)
+        score, curvature = model.likelihood.score_and_precision(x_part, output)
         slopes = slopes.flatten(2).transpose(0, 1)  # (batch, d, D)
-        roots = slopes * precision.flatten(1).unsqueeze(1).sqrt()  # W^½ J, so that its Gram matrix is JᵀWJ
-        factors.append(_cholesky(roots))
+        factors.append(_cholesky(_whitened(slopes, curvature, output)))
         gradients.append((slopes @ score.flatten(1).unsqueeze(-1)).squeeze(-1) - z_part)
     return torch.cat(factors), torch.cat(gradients)
+
+
+def _whitened(slopes: Float[Tensor, "batch d D"], curvature: Tensor, output: Tensor) -> Float[Tensor, "batch d rank"]:
+    """Jᵀ Rᵀ, whose Gram matrix is JᵀWJ, from slopes Jᵀ and a likelihood's curvature at the output `(batch, …)`.
+
+    The curvature is the diagonal of W in the shape of the output, where R = W^½; or a factor R `(batch, rank, …)` with
+    W = RᵀR.
+    """
+    if curvature.shape == output.shape:
+        return slopes * curvature.flatten(1).unsqueeze(1).sqrt()
+    if curvature.dim() != output.dim() + 1 or curvature.shape[2:] != output.shape[1:]:
+        raise InputError(
+            f"the likelihood's curvature has shape {tuple(curvature.shape)}: for an output of shape "
+            f"{tuple(output.shape)} it must be the same, or have a dimension for the rank after the first"
+        )
+    return slopes @ curvature.flatten(2).mT
 
 
 def _cholesky(roots: Tensor) -> Tensor:
