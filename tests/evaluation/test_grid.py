@@ -54,9 +54,20 @@ def test_the_best_diagonal_gaussian_has_the_diagonal_of_the_precision(variance, 
         assert best_gaussian_kl(found) == pytest.approx(expected.item(), abs=1e-4, rel=1e-3)
 
 
-@pytest.mark.parametrize("likelihood", [{"initial_variance": 0.05}, "heteroscedastic"], ids=str)
-def test_scores_of_a_nonlinear_model_agree_with_importance_sampling(likelihood, double):
-    vae = gpin.build((3, 3), "vae", 2, seed=0, likelihood=likelihood).eval()
+def test_a_likelihood_with_several_outputs_per_value_has_its_evidence_too(double):
+    vae = gpin.build((3, 3), "vae", 2, seed=0, likelihood="heteroscedastic").eval()
+    x = vae.sample(3, noise=True)
+    ticks = torch.arange(-7.975, 8, 0.05)
+    points = torch.cartesian_prod(ticks, ticks)
+    with torch.no_grad():
+        for one, posterior in zip(x, posteriors(vae, x), strict=True):
+            log_joint = torch.cat([vae.log_joint(one[None], z[:, None]) for z in points.split(1000)])
+            expected = torch.logsumexp(log_joint.flatten(), 0).item() + 2 * math.log(0.05)
+            assert posterior.log_evidence == pytest.approx(expected, abs=1e-3)
+
+
+def test_scores_of_a_nonlinear_model_agree_with_importance_sampling(double):
+    vae = gpin.build((3, 3), "vae", 2, seed=0, likelihood={"initial_variance": 0.05}).eval()
     with torch.no_grad():
         for p in vae.decoder.parameters():
             p.mul_(3)
