@@ -90,14 +90,14 @@ def evaluate(
 
 
 def _show_evaluation(folder: Path, part: str, found: "Evaluation") -> None:
-    from gpin.evaluation.scores import score_rows
+    from gpin.evaluation.scores import shown_scores
 
     likelihood = found.log_likelihood
     print(folder)
     print(f"{len(likelihood.values):,} {part} instances, {likelihood.samples:,} samples each, ", end="")
     print(f"{likelihood.proposal} proposal\n")
     pairs = []
-    for score, detail in score_rows(found.columns):
+    for score, detail in shown_scores(found.columns):
         values = found.columns[score.name]
         remark = score.remark(score.value(values))
         text = score.text(values) + (f" {score.unit}" if score.unit else "") + (f": {remark}" if remark else "")

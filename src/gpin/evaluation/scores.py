@@ -34,8 +34,8 @@ __all__ = [
     "join_columns",
     "mean_and_error",
     "register",
-    "score_rows",
     "share_above",
+    "shown_scores",
     "with_derived",
 ]
 
@@ -255,13 +255,13 @@ def join_columns(parts: Iterable[Columns]) -> dict[str, Tensor]:
     return {name: torch.cat([part[name] for part in parts]) for name in (parts[0] if parts else ())}
 
 
-def score_rows(names: Collection[str]) -> list[tuple[Score, bool]]:
+def shown_scores(names: Collection[str]) -> list[tuple[Score, bool]]:
     """The scores of these names that `gpin evaluate` and `gpin report` show, in order, and whether each is a detail.
 
     A score is followed by its details; a detail whose own score is not among them stands for itself.
 
     Example:
-        >>> [(score.name, detail) for score, detail in score_rows(["ess", "log_likelihood", "refined_ess", "elbo"])]
+        >>> [(score.name, detail) for score, detail in shown_scores(["ess", "log_likelihood", "refined_ess", "elbo"])]
         [('log_likelihood', False), ('ess', True), ('refined_ess', False)]
     """
     shown = [score for score in SCORES.values() if score.name in names and score.in_runs]
@@ -425,7 +425,7 @@ _SCORES = (
         symbol="amortization gap",
         title="amortization gap",
         explanation="the ELBO of the refined Gaussian, which stands in for the best of the encoder's family, less that "
-        "of the encoder's posterior; below zero where the refined Gaussian is the worse of the two",
+        "of the encoder's posterior; it can be below zero",
         unit="nats",
         better="lower",
         derive=amortization_gap,

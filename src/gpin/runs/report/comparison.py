@@ -151,14 +151,16 @@ def score_rows(comparison: Comparison) -> list[list[str]]:
     def row(label: str, note: str, cells: Iterable[str]) -> list[str]:
         return [f"{label}\n{note}", *cells]
 
-    rows = []
-    for score, detail in scores.score_rows(names):
+    rows: list[list[str]] = []
+    said: set[str] = set()
+    for score, detail in scores.shown_scores(names):
         found = [one.column(score.name) for one in scored]
         of_all = any(score.name in one.encoder.columns for one in scored)
         where = "" if detail else f"; on {f'all {total:,}' if of_all else comparison.refined_count}"
         label = f"· {score.title}" if detail else score.title[:1].upper() + score.title[1:]
         cells = ["—" if values is None else score.text(values) for values in found]
-        rows.append(row(label, score.reading + where, cells))
+        rows.append(row(label, "" if score.reading in said else score.reading + where, cells))
+        said.add(score.reading)  # what both proposals have is explained once
         if score.name == "refined_log_likelihood" and count < total:
             rows.append(
                 row(
