@@ -49,10 +49,10 @@ class Method:
     """A row of the tables.
 
     Arguments:
-        label: Its name there.
-        options: For gpin.build.
+        label: Its name in the tables.
+        options: Options for gpin.build.
         encode: Makes x → q(z|x) from the model, where that is not the library's own.
-        group: What `--only` calls it; by default the library's name of the method.
+        group: Its name for `--only`; by default the method's name in the library.
         trained: Whether the time depends on the weights, so that they come from a trained VAE.
         calls: How often it runs in a repeat; those that run once take long enough to need no warming up.
         share: The share of the repeats that it takes part in.
@@ -76,7 +76,7 @@ class Method:
 
     @property
     def name(self) -> str:
-        """For `--only`."""
+        """The name for `--only`."""
         return self.group or self.options.get("method", "gp")
 
 
@@ -208,7 +208,7 @@ class Task:
         return repeat * count % repeats < count
 
     def seconds(self) -> float:
-        """Of one call; one more goes before, untimed, to have the weights at hand."""
+        """The seconds of one call; an untimed call before it brings the weights into the cache."""
         if self.warm:
             self.call()
         start = time.perf_counter()
@@ -218,7 +218,7 @@ class Task:
 
 
 def inference_task(method: Method) -> Task:
-    """Encode a batch and draw one z for every instance."""
+    """Encode a batch and draw one z per instance."""
     vae = make(method).eval()
     encode = method.encode(vae) if method.encode else vae.encode
     x = digits()[:BATCH]
@@ -250,7 +250,7 @@ def training_task(method: Method) -> Task:
 
 @dataclass(frozen=True)
 class Times:
-    """Of one task, by repeat: seconds a call, and their ratio to the first task's beside it."""
+    """The times of one task by repeat: seconds per call, and their ratio to the first task's."""
 
     seconds: dict[int, float] = field(default_factory=dict)
     ratios: dict[int, float] = field(default_factory=dict)
@@ -273,8 +273,8 @@ def compare(tasks: dict[str, Task], repeats: int) -> dict[str, Times]:
     """Time tasks against the first of them.
 
     In every repeat the tasks take turns, and which begins moves on by one. The first is timed again between
-    any two, and a ratio is to the mean of its times just before and just after: what else the machine does
-    meets both alike. Its own row is the first against itself and shows what is noise.
+    any two, and a ratio is to the mean of its times just before and just after, so that other load on the
+    machine affects both alike. Its own row compares it with itself and shows the noise.
     """
     names = list(tasks)
     times = {name: Times() for name in names}
