@@ -21,7 +21,8 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in inference.py, and for the workers too
 
 import torch
-from inference import BATCH, SHAPE, Task, compare, show, shown
+from inference import BATCH, SHAPE, Task, compare
+from tables import shown, table
 from torch import Tensor
 
 from gpin._core.errors import InputError
@@ -199,15 +200,14 @@ def main() -> None:
         f"{arguments.repeats} repeats.\n"
     )
     for result in results:
-        for what, each in (("training", "a step"), ("evaluation", f"a test point, {SAMPLES} samples")):
-            show(
-                f"{'Processor time' if arguments.cpu else 'Time'} of {what} ({each}), {result['threads']} thread(s)",
-                [what, f"× {OURS}", "quartiles", "expected"],
-                [
-                    [row["label"], *shown(row), f"≥ {EXPECTED[what]}" if row["label"] == THEIRS else ""]
-                    for row in result[what]
-                ],
-            )
+        for what, each in (("training", "per step"), ("evaluation", f"per test instance, {SAMPLES} samples")):
+            rows = [
+                [row["label"], *shown(row), f"≥ {EXPECTED[what]}" if row["label"] == THEIRS else ""]
+                for row in result[what]
+            ]
+            clock_name = "Processor time" if arguments.cpu else "Time"
+            print(f"{clock_name} of {what} ({each}), {result['threads']} thread(s)\n")
+            print(table([what, f"× {OURS}", "quartiles", "target"], rows) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""How much of an encoder's variance is the Gaussian process's, and how much of its gap is overfitting.
+"""Measure how much of an encoder's variance comes from the Gaussian process, and how much of its gap is overfitting.
 
     GPIN_DATA=… python results/why.py results/desk mnist 10
 
-For the first split of an experiment whose models are in the store, where `gpin experiment run` left them: of 300
-training and 300 test images the amortization gap, and for GP encoders the median over images of the shares
-V[f] / V[z] and V[h] / V[z].
+For the first split of an experiment whose models are in the store, it prints the amortization gap on 300 training and
+300 test images, and for GP encoders the medians over images of V[f] / V[z] and V[h] / V[z].
 """
 
 import sys
@@ -14,15 +13,15 @@ import torch
 from gpin.experiments.execution.jobs import Scoring, score_instances
 from gpin.experiments.execution.store import Store
 from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS
-from gpin.runs.apply import random_rows
 from gpin.runs.folder import open_run
+from gpin.runs.rows import random_rows
 
 ROWS = ["vae", "gp", "vae-2x", "towers", "gp-diagonal", "gp-shared", "gp-exact"]
 
 
 @torch.no_grad()
 def main(root: str, experiment: str, latent_dim: str) -> None:
-    """Print a line for every row and part of the data."""
+    """Print one line for each row and each part of the data."""
     store = Store(root)
     entries = EXPERIMENTS[experiment].entries(PROTOCOLS["desk"], [int(latent_dim)], ROWS)
     models = {

@@ -4,6 +4,7 @@ import contextlib
 import glob
 import io
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -61,6 +62,21 @@ def test_links_between_pages_lead_somewhere():
     for page in [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+SCRIPTS = [
+    path
+    for folder in ("benchmarks", "scripts", "results")
+    for path in sorted((DOCS.parent / folder).glob("*.py"))
+    if path.name != "training_worker.py"  # which runs in an environment of its own
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_import_what_exists(script, monkeypatch):
+    monkeypatch.syspath_prepend(script.parent)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # which a benchmark sets for itself
+    assert runpy.run_path(str(script), run_name="imported")["__doc__"]
 
 
 def test_every_table_of_costs_is_the_measured_one():
