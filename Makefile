@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all lint types docs check-torch benchmark clean
+.PHONY: demo test test-all lint types docs check-torch benchmark results clean
 
 demo: $(READY)
 	$(BIN)/gpin demo
@@ -31,6 +31,10 @@ check-torch: $(READY)
 benchmark: $(READY)
 	$(BIN)/python benchmarks/inference.py
 	$(BIN)/python benchmarks/training.py
+
+# The tables in results/desk, from the store beside them.
+results: $(READY)
+	$(BIN)/python results/make_tables.py
 
 # torch comes first and alone, so that nothing can pull another build of it.
 $(READY): pyproject.toml constraints.txt

@@ -5,11 +5,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from gpin.cli.experiment import _options
+from gpin.cli.experiment import slurm_options
 from gpin.experiments.execution.executors import EXECUTORS
 from gpin.experiments.execution.jobs import Scoring
 from gpin.experiments.execution.store import Store
-from gpin.experiments.execution.worker import work
+from gpin.experiments.execution.worker import run_jobs
 from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS, Protocol
 
 SMALL = Protocol(
@@ -39,7 +39,7 @@ def here(monkeypatch):
     def run(store, jobs, workers, threads=1, watch=lambda: None, **options):
         asked.append({"workers": workers, "threads": threads, **options})
         watch()
-        work(store, jobs)
+        run_jobs(store, jobs)
 
     for name in EXECUTORS:
         monkeypatch.setitem(EXECUTORS, name, run)
@@ -103,7 +103,7 @@ def test_a_table_in_every_format(gpin, here, tmp_path):
 
 def test_a_table_as_numbers_for_a_script(gpin):
     store = Store("experiments")
-    work(store, jobs())
+    run_jobs(store, jobs())
     record = json.loads(gpin("experiment", "table", "digits", *ROWS, "--json").out)
     assert (record["experiment"], record["protocol"], record["runs"], record["done"]) == ("digits", "desk", 4, 4)
     (column,) = record["columns"]
@@ -125,28 +125,34 @@ def test_the_status_of_what_is_only_timed(gpin):
 
 
 def test_results_of_other_images_are_not_taken_for_these(gpin, here, monkeypatch):
-    work(Store("experiments"), jobs())
+    run_jobs(Store("experiments"), jobs())
     assert gpin("experiment", "run", "digits", *ROWS).code == 0
     monkeypatch.setattr("gpin.data.sources.Source.fingerprint", lambda self: "another")
     said = gpin("experiment", "run", "digits", *ROWS)
     assert (said.code, said.one_line) == (2, True)
-    assert "results of other images under the name digits" in said.err
+    assert "results for other images under the name digits" in said.err
 
 
 def test_what_is_only_timed_is_measured_here_with_the_threads_asked_for(gpin, monkeypatch):
-    import gpin.experiments.analysis.times as times
+    import gpin.experiments.execution.timing as timing
+    import gpin.experiments.study as study
 
     asked = []
 
-    def measure(experiment, protocol, count, told):
-        asked.append(count)
-        return {"what": times._what(experiment, protocol), "columns": [], "threads": count}
+    def measure(experiment, protocol, rows, count, tell):
+        asked.append((rows, count))
+        column = {"data": "mnist", "latent_dim": 50, "rows": {row: {} for row in rows}}
+        return {"what": timing._what(experiment, rows), "columns": [column], "threads": count}
 
-    monkeypatch.setattr(times, "measure_times", measure)
+    monkeypatch.setattr(study, "measure_times", measure)
     for count in ("1", "1", "2"):
         assert gpin("experiment", "run", "inference-time", "--threads", count).code == 0
-    assert asked == [1, 2]  # what was measured is not measured again, but with other threads it is
-    for flag, value in (("--executor", "ray"), ("--workers", "4"), ("--rows", "vae"), ("--threads", "0")):
+    rows = EXPERIMENTS["inference-time"].rows["desk"]
+    assert asked == [(rows, 1), (rows, 2)]  # what was measured is measured again only with other threads
+    for some in ("vae,gp", "vlae", "vlae"):
+        assert gpin("experiment", "run", "inference-time", "--rows", some, "--threads", "2").code == 0
+    assert asked[2:] == [(("vlae",), 2)]  # the first two are among those that were measured
+    for flag, value in (("--executor", "ray"), ("--workers", "4"), ("--splits", "1"), ("--threads", "0")):
         said = gpin("experiment", "run", "inference-time", flag, value)
         assert (said.code, said.one_line) == (2, True)
         assert flag[2:] in said.err
@@ -157,7 +163,7 @@ def test_what_is_only_timed_is_measured_here_with_the_threads_asked_for(gpin, mo
 
 
 def test_a_table_in_a_pipe_is_as_wide_as_it_is(gpin):
-    work(Store("experiments"), jobs())
+    run_jobs(Store("experiments"), jobs())
     said = gpin("experiment", "table", "digits", *ROWS)
     (head,) = [line for line in said.out.splitlines() if line.split()[:2] == ["gap", "ELBO"]]
     assert (head.split()[-1], len(head) > 80) == ("size", True)
@@ -165,7 +171,7 @@ def test_a_table_in_a_pipe_is_as_wide_as_it_is(gpin):
 
 def test_a_table_of_some_runs_says_that_it_is_one(gpin):
     store = Store("experiments")
-    work(store, jobs()[:3])
+    run_jobs(store, jobs()[:3])
     said = gpin("experiment", "table", "digits", *ROWS, "--format", "markdown")
     assert said.code == 0
     assert said.err == "gpin: 3 of 4 runs are done; the rest is missing from the table\n"
@@ -200,15 +206,15 @@ def test_failures_are_told_and_tried_again(gpin, here, monkeypatch):
     import gpin.experiments.execution.worker as working
     from gpin._core.errors import InputError
 
-    do = working.do
+    run_job = working.run_job
 
     def fail(store, job):
         if job == jobs()[0]:
             store.begin(job)
             raise InputError("it does not work")
-        do(store, job)
+        run_job(store, job)
 
-    monkeypatch.setattr(working, "do", fail)
+    monkeypatch.setattr(working, "run_job", fail)
     said = gpin("experiment", "run", "digits", *ROWS, "--json")
     assert said.code == 1
     record = json.loads(said.out)
@@ -223,7 +229,7 @@ def test_failures_are_told_and_tried_again(gpin, here, monkeypatch):
         "digits, desk protocol, in experiments: 3 done, 0 running, 1 failed, 0 waiting",
         "  failed: digits d=2 vae, split 0, start 0: it does not work",
     ]
-    monkeypatch.setattr(working, "do", do)
+    monkeypatch.setattr(working, "run_job", run_job)
     assert gpin("experiment", "run", "digits", *ROWS).code == 0
     assert "4 done" in gpin("experiment", "status", "digits", *ROWS).out
 
@@ -307,7 +313,7 @@ def test_run_refuses_what_it_cannot_do(arguments, said, gpin):
     ],
 )
 def test_what_slurm_is_told_is_json_where_it_can_be(pairs, options):
-    assert _options(pairs) == options
+    assert slurm_options(pairs) == options
 
 
 def test_an_experiment_without_a_figure_says_so(gpin, tmp_path):

@@ -12,7 +12,7 @@ from gpin.experiments import PAPER
 from gpin.experiments.protocols import (
     EXPERIMENTS,
     PROTOCOLS,
-    ROWS,
+    VARIANTS,
     experiment_named,
     protocol_named,
 )
@@ -85,9 +85,9 @@ def test_identities_are_what_they_were():
 IDENTITIES = ["3825fc4fdd604d33", "49a1bcbff9bd4b6f", "ad147cc624bafe31"]
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_the_options_of_every_row_are_the_methods(name):
-    row = ROWS[name]
+    row = VARIANTS[name]
     vae = gpin.build((1, 8, 8), row.method, 2, architecture={"width": 8}, seed=0, **row.options)
     assert vae.config.method == row.method
     count = name.rpartition("-")[2]

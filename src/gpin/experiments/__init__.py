@@ -1,6 +1,64 @@
-"""The paper's experiments: its numbers, and the statistics by which runs are compared."""
+"""The experiments of the paper: run them, watch them, and make their tables, figures and one page.
 
-from gpin.experiments.analysis.paper import PAPER
-from gpin.experiments.analysis.statistics import Summary, mark
+A `Study` is an experiment under a protocol, in a store. `gpin experiment` does the same from a shell.
 
-__all__ = ["PAPER", "Summary", "mark"]
+Example:
+    ```python
+    from gpin.experiments import Study, write_report
+
+    study = Study("mnist", protocol="desk", store="experiments", latent_dim=[10], rows=["vae", "gp"])
+    print(study.estimate_cost(workers=2).seconds)
+    study.run(workers=2)  # resumable; a second call repeats nothing
+    print(study.text("markdown"))
+    print(study.record()["columns"][0]["rows"][0]["log_likelihood"]["mean"])
+    write_report("experiments.html")
+    ```
+
+`rows` takes the names of variants (`VARIANTS`) or of any registered method, also one of your own.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpin.experiments.analysis.paper import PAPER
+    from gpin.experiments.analysis.results import Results
+    from gpin.experiments.analysis.statistics import Summary, mark
+    from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS, VARIANTS, Experiment, Protocol, Variant
+    from gpin.experiments.study import RunSummary, Study, write_report
+
+__all__ = [
+    "EXPERIMENTS",
+    "PAPER",
+    "PROTOCOLS",
+    "VARIANTS",
+    "Experiment",
+    "Protocol",
+    "Results",
+    "RunSummary",
+    "Study",
+    "Summary",
+    "Variant",
+    "mark",
+    "write_report",
+]
+
+_MODULES = {
+    "analysis.paper": ("PAPER",),
+    "analysis.results": ("Results",),
+    "analysis.statistics": ("Summary", "mark"),
+    "protocols": ("EXPERIMENTS", "PROTOCOLS", "VARIANTS", "Experiment", "Protocol", "Variant"),
+    "study": ("RunSummary", "Study", "write_report"),
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import public names when they are first used, so that a worker does not wait for what it does not need."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,4 +1,4 @@
-"""What is compared with what, and at which expense: the paper's protocol, and one for a desk."""
+"""The experiments of the paper, and the protocols under which they are run: the paper's own, and one for a desk."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,77 +9,89 @@ from pydantic import Field
 from gpin._core.config import Config, suggest
 from gpin._core.errors import InputError
 from gpin.experiments.execution.jobs import Job, Scoring
+from gpin.inference import METHODS
 from gpin.runs import RunSettings
 
-__all__ = ["EXPERIMENTS", "PROTOCOLS", "ROWS", "Entry", "Experiment", "Protocol", "experiment_named", "protocol_named"]
+__all__ = [
+    "EXPERIMENTS",
+    "PROTOCOLS",
+    "VARIANTS",
+    "Entry",
+    "Experiment",
+    "Protocol",
+    "Variant",
+    "experiment_named",
+    "protocol_named",
+    "variant_named",
+]
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row of a table: a method with its options.
+class Variant:
+    """A method with its options, which is one row of a table.
 
     Attributes:
-        title: What the table calls it.
-        method: The inference model.
-        options: Its own.
-        longer: How many times as many epochs as the others it trains.
-        ablation: Whether it is there to explain another row, and not a method of the paper.
+        title: The name of the row in the table.
+        method: The name of the inference method.
+        options: The options of the method that differ from its defaults.
+        epochs_factor: How many times as many epochs it is trained for as the other variants.
+        ablation: Whether it explains another row, and is not itself a method of the paper.
     """
 
     title: str
     method: str
     options: dict[str, Any]
-    longer: int = 1
+    epochs_factor: int = 1
     ablation: bool = False
 
 
-def _counted(method: str, option: str, counts: Sequence[int], **others: Any) -> dict[str, Row]:
-    return {f"{method}-{n}": Row(f"{method.upper()} ({n})", method, {**others, option: n}) for n in counts}
+def _counted(method: str, option: str, counts: Sequence[int], **others: Any) -> dict[str, Variant]:
+    """Variants of a method that differ in one count, such as `sa-4` with four steps."""
+    return {f"{method}-{n}": Variant(f"{METHODS[method].label} ({n})", method, {**others, option: n}) for n in counts}
 
 
-ROWS: dict[str, Row] = {
-    "vae": Row("VAE", "vae", {}),
+VARIANTS: dict[str, Variant] = {
+    "vae": Variant(METHODS["vae"].label, "vae", {}),
     **_counted("sa", "steps", (1, 2, 4, 8), preset="paper"),
-    "sa-2-search": Row("SA (2), line search", "sa", {"steps": 2}),
+    "sa-2-search": Variant("SA (2), line search", "sa", {"steps": 2}),
     **_counted("iaf", "flows", (1, 2, 4, 8)),
     **_counted("hf", "flows", (1, 2, 4, 8)),
     **_counted("me", "components", (2, 3, 4, 5)),
     **_counted("rme", "components", (2, 3, 4, 5)),
     **_counted("vlae", "steps", (1, 2, 4, 8)),
-    "gp": Row("GPVAE", "gp", {"preset": "paper"}),
-    "vae-2x": Row("VAE, twice the epochs", "vae", {}, longer=2, ablation=True),
-    "towers": Row("deterministic towers", "gp", {"shared_trunk": False, "towers": "deterministic"}, ablation=True),
-    "gp-diagonal": Row("GP, diagonal", "gp", {"preset": "paper", "covariance": "diagonal"}, ablation=True),
-    "gp-shared": Row("GP, shared basis and trunk (default)", "gp", {}, ablation=True),
-    "gp-exact": Row("GP, exact marginal", "gp", {"preset": "paper", "marginal": "exact"}, ablation=True),
+    "gp": Variant(METHODS["gp"].label, "gp", {"preset": "paper"}),
+    "vae-2x": Variant("VAE, twice the epochs", "vae", {}, epochs_factor=2, ablation=True),
+    "towers": Variant("deterministic towers", "gp", {"shared_trunk": False, "towers": "deterministic"}, ablation=True),
+    "gp-diagonal": Variant("GP, diagonal", "gp", {"preset": "paper", "covariance": "diagonal"}, ablation=True),
+    "gp-shared": Variant("GP, shared basis and trunk (default)", "gp", {}, ablation=True),
+    "gp-exact": Variant("GP, exact marginal", "gp", {"preset": "paper", "marginal": "exact"}, ablation=True),
 }
-"""Every row of every table, by name: the method, a dash and its count, as in `PAPER`; below them the ablations."""
+"""The variants of the paper by name (the method, a dash and its count, as in `PAPER`), followed by the ablations."""
 
-PAPER_ROWS = tuple(
-    name for name, row in ROWS.items() if not row.ablation and row.method != "vlae" and not name.endswith("-search")
-)
-DENSE_ROWS = ("vae", "sa-1", "sa-2", "sa-4", "sa-8", "vlae-1", "vlae-2", "vlae-4", "vlae-8", "gp")
-TIMED_ROWS = tuple(name for name in PAPER_ROWS if ROWS[name].method in ("vae", "sa", "iaf", "gp"))
-ABLATIONS = tuple(name for name, row in ROWS.items() if row.ablation)
-# The paper's steps of SA hardly move. VLAE's Jacobians of a convolutional decoder take 0.3 s a step at d = 10 and 1.7 s
-# at d = 50: twenty minutes or nearly two hours a run, and a table is to take one.
-DESK_ROWS = ("vae", "sa-2-search", "iaf-2", "hf-2", "me-2", "rme-2", "gp", *ABLATIONS)
+
+def variant_named(name: str) -> Variant:
+    """The variant of that name; the name of any other registered method stands for the method with its defaults."""
+    if name in VARIANTS:
+        return VARIANTS[name]
+    if name not in METHODS:
+        raise InputError(f"there is no row {name!r}: {suggest(name, list(dict.fromkeys([*VARIANTS, *METHODS])))}")
+    return Variant(METHODS[name].label, name, {})
 
 
 class Protocol(Config):
-    """At which expense.
+    """How much data, training and repetition an experiment gets.
 
     Arguments:
-        name: What to call it.
-        epochs: Of every training.
-        batch_size: Of every step.
-        learning_rate: Adam's.
-        schedule: Of the learning rate.
-        limit: Training images, at most; none takes all.
-        validation_limit: Validation images, at most.
-        splits: Random splits of the data into training and validation part.
-        initialisations: Trainings of each split, of which the best on validation data counts.
-        scoring: Of the trained models.
+        name: The name of the protocol.
+        epochs: The epochs of every training.
+        batch_size: The instances per training step.
+        learning_rate: The learning rate of Adam.
+        schedule: The schedule of the learning rate.
+        limit: The largest number of training images; None takes all.
+        validation_limit: The largest number of validation images; None takes all.
+        splits: The number of random splits of the data into training and validation part.
+        initialisations: The trainings on each split, of which the best on validation data counts.
+        scoring: How the trained models are scored.
     """
 
     name: str
@@ -96,18 +108,18 @@ class Protocol(Config):
     def job(
         self, data: str, row: str, latent_dim: int, split: int, initialisation: int, decoder: str, grid: bool
     ) -> Job:
-        """The training of a row on one split from one initialisation."""
-        kind = ROWS[row]
+        """The training of one variant on one split from one initialisation."""
+        variant = variant_named(row)
         settings = {
             "data": {"seed": split, "limit": self.limit, "validation_limit": self.validation_limit},
             "model": {
-                "method": kind.method,
+                "method": variant.method,
                 "latent_dim": latent_dim,
-                "options": kind.options,
+                "options": variant.options,
                 "architecture": {} if decoder == "mirror" else {"decoder": decoder},
             },
             "training": {
-                "epochs": kind.longer * self.epochs,
+                "epochs": variant.epochs_factor * self.epochs,
                 "batch_size": self.batch_size,
                 "learning_rate": self.learning_rate,
                 "schedule": self.schedule,
@@ -120,8 +132,9 @@ class Protocol(Config):
 
 PROTOCOLS = {
     "paper": Protocol(name="paper", epochs=2000, splits=10, initialisations=3),
-    # An hour is 1,000 steps of 128 images, after which two trainings of one method differ more than two methods; of 32
-    # it is nearly four times as many, and with a rate that ends at zero trainings differ by a few nats.
+    # One hour is 1,000 steps with batches of 128, after which two trainings of one method differ more than two methods
+    # do. With batches of 32 it is nearly four times as many steps, and with a learning rate that decays to zero
+    # trainings differ by a few nats.
     "desk": Protocol(
         name="desk",
         epochs=12,
@@ -135,11 +148,12 @@ PROTOCOLS = {
         scoring=Scoring(instances=500),
     ),
 }
+"""The protocols by name."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A job and its place in a table."""
+    """A job and its place in a table: the row, the column and the repetition."""
 
     row: str
     data: str
@@ -154,18 +168,18 @@ class Entry:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table of the paper: methods on some data sets, in latent spaces of several dimensions.
+    """A table of the paper: variants of methods on some data sets, with several latent dimensions.
 
     Attributes:
-        name: What users type.
-        title: Above the table.
+        name: The name that users type.
+        title: The title above the table.
         data: The benchmark sets.
-        rows: Its rows, by protocol.
-        latent_dims: By protocol.
-        decoder: "mirror" as the encoder, or "dense".
-        grid: Whether the encoder is compared with the true posterior on a grid; takes two latent dimensions.
-        trained: Whether there is something to train.
-        time_dims: Latent dimensions with which inference is timed.
+        rows: The names of its variants, by protocol.
+        latent_dims: The latent dimensions, by protocol.
+        decoder: "mirror" mirrors the encoder, "dense" is fully connected.
+        grid: Whether encoders are compared with the true posterior on a grid, which takes two latent dimensions.
+        trained: Whether there is something to train, and not only to time.
+        time_dims: The latent dimensions for which inference is timed.
     """
 
     name: str
@@ -184,13 +198,12 @@ class Experiment:
         """Every training that the table needs, column by column and split by split.
 
         Arguments:
-            protocol: At which expense.
-            latent_dims: Others than the protocol's.
-            rows: Others than the protocol's.
+            protocol: The protocol.
+            latent_dims: Latent dimensions instead of the protocol's.
+            rows: Names of variants or methods instead of the protocol's.
         """
         for name in rows or ():
-            if name not in ROWS:
-                raise InputError(f"there is no row {name!r}: {suggest(name, list(ROWS))}")
+            variant_named(name)
         if self.grid and any(dim != 2 for dim in latent_dims or ()):
             raise InputError(f"{self.name} compares with the true posterior in a plane: it takes `latent_dim=2` only")
         return [
@@ -203,6 +216,29 @@ class Experiment:
             if self.trained
         ]
 
+
+# What the paper's tables hold ------------------------------------------------------------------------
+
+
+def _rows(method: str, *counts: int) -> tuple[str, ...]:
+    return tuple(f"{method}-{n}" for n in counts)
+
+
+PAPER_ROWS = (
+    "vae",
+    *_rows("sa", 1, 2, 4, 8),
+    *_rows("iaf", 1, 2, 4, 8),
+    *_rows("hf", 1, 2, 4, 8),
+    *_rows("me", 2, 3, 4, 5),
+    *_rows("rme", 2, 3, 4, 5),
+    "gp",
+)
+DENSE_ROWS = ("vae", *_rows("sa", 1, 2, 4, 8), *_rows("vlae", 1, 2, 4, 8), "gp")
+TIMED_ROWS = ("vae", *_rows("sa", 1, 2, 4, 8), *_rows("iaf", 1, 2, 4, 8), "gp")
+ABLATIONS = tuple(name for name, variant in VARIANTS.items() if variant.ablation)
+# The paper's SA steps hardly move. VLAE is left out because its Jacobians of a convolutional decoder take 0.3 s per
+# step at d = 10 and 1.7 s at d = 50: twenty minutes or nearly two hours per run, and a table should take one hour.
+DESK_ROWS = ("vae", "sa-2-search", "iaf-2", "hf-2", "me-2", "rme-2", "gp", *ABLATIONS)
 
 DIMS = {"paper": (10, 20, 50), "desk": (10, 50)}
 EXPERIMENTS = {
@@ -257,18 +293,18 @@ EXPERIMENTS = {
         ),
     )
 }
-"""By name."""
+"""The experiments by name."""
 
 
 def experiment_named(name: str) -> Experiment:
-    """An experiment, or an error that says which there are."""
+    """The experiment of that name, or an error that lists what there is."""
     if name not in EXPERIMENTS:
         raise InputError(f"there is no experiment {name!r}: {suggest(name, list(EXPERIMENTS))}")
     return EXPERIMENTS[name]
 
 
 def protocol_named(name: str) -> Protocol:
-    """A protocol, or an error that says which there are."""
+    """The protocol of that name, or an error that lists what there is."""
     if name not in PROTOCOLS:
         raise InputError(f"there is no protocol {name!r}: {suggest(name, list(PROTOCOLS))}")
     return PROTOCOLS[name]

@@ -13,13 +13,13 @@ from scipy.stats import spearmanr
 from gpin._core.errors import InputError
 from gpin.experiments.analysis import page as pages
 from gpin.experiments.analysis.figures import uncertainty_figure
-from gpin.experiments.analysis.gathering import Gathered
-from gpin.experiments.analysis.page import compose
-from gpin.experiments.analysis.results import result_record, result_tables
-from gpin.experiments.analysis.times import measure_times, read_times, write_times
+from gpin.experiments.analysis.page import compose_page
+from gpin.experiments.analysis.results import Results
 from gpin.experiments.execution.store import Store
-from gpin.experiments.execution.worker import work
+from gpin.experiments.execution.timing import measure_times, read_times, write_times
+from gpin.experiments.execution.worker import run_jobs
 from gpin.experiments.protocols import PROTOCOLS, Experiment
+from gpin.experiments.study import Study
 from gpin.report import plots
 
 PLANE = Experiment("plane", "A plane", ("digits",), {"small": ("gp-shared", "towers")}, {"small": (2,)}, grid=True)
@@ -40,10 +40,11 @@ SMALL = protocol(splits=1)
 def store(tmp_path_factory):
     """A plane that was trained, a table that was made up, and times that were measured."""
     found = Store(tmp_path_factory.mktemp("store"))
-    work(found, [entry.job for entry in PLANE.entries(SMALL)])
+    run_jobs(found, [entry.job for entry in PLANE.entries(SMALL)])
     for i, entry in enumerate(TABLE.entries(SMALL)):
         pretend(found, entry.job, columns(i, uncertain=entry.row.startswith("gp")))
-    write_times(found, TIMES, SMALL, measure_times(TIMES, SMALL, 1, lambda what: None))
+    rows = TIMES.rows["small"]
+    write_times(found, TIMES, SMALL, rows, measure_times(TIMES, SMALL, rows, 1, lambda what: None))
     return found
 
 
@@ -51,7 +52,7 @@ def store(tmp_path_factory):
 def html(store):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "EXPERIMENTS", {one.name: one for one in (PLANE, TABLE, TIMES)})
-        return compose(store, SMALL).html()
+        return compose_page(store, SMALL).html()
 
 
 def test_the_page_has_every_table_and_the_figure(html):
@@ -73,23 +74,24 @@ def test_a_browser_shows_the_page(html, tmp_path, width):
 
 def test_an_empty_store_has_no_page(tmp_path):
     with pytest.raises(InputError, match="has no result"):
-        compose(Store(tmp_path), PROTOCOLS["desk"])
+        compose_page(Store(tmp_path), PROTOCOLS["desk"])
 
 
 def test_the_plane_says_how_far_the_encoder_is_from_the_truth(store):
     entries = PLANE.entries(SMALL)
-    tables, gathered = result_tables(PLANE, SMALL, store, entries)
+    study = Study(PLANE, SMALL, store.root)
+    tables, results = study.tables(), study.results
     scores = parquet.read_table(store.scores(entries[0].job)).to_pandas()
     assert (scores.kl >= scores.best_kl - 1e-6).all()
     row = next(row for row in tables[0].rows if row[0].startswith("GP, shared"))
     rho = spearmanr(scores.uncertainty, scores.kl).statistic
     assert row[5].startswith(f"{rho:.2f}".replace("-", "−"))
     assert row[1:3] == [f"{scores[name].mean():.2f}".replace("-", "−") for name in ("log_evidence", "kl")]
-    assert gathered.correlation("towers", "digits", 2, "uncertainty", "kl") is None  # it has none
+    assert results.correlation("towers", "digits", 2, "uncertainty", "kl") is None  # it has none
     assert "Trained on 100 instances, scored on 10 of the test part." in tables[0].notes
-    line = gathered.posterior_line("gp-shared", "digits", 2)
+    line = results.posterior("gp-shared", "digits", 2)
     assert line.excess.mean == pytest.approx((scores.kl - scores.best_kl).mean())
-    recorded = result_record(PLANE, SMALL, gathered)["columns"][0]["rows"]
+    recorded = study.record()["columns"][0]["rows"]
     mine = next(row for row in recorded if row["row"] == "gp-shared")
     assert mine["posterior"]["kl"]["mean"] == pytest.approx(scores.kl.mean())
     assert mine["posterior"]["by_uncertainty"][0]["rho"] == pytest.approx(rho)
@@ -117,24 +119,25 @@ def test_a_figure_without_its_model_is_refused(store, tmp_path):
 def test_times_of_what_is_trained_too_are_those_of_the_rows_that_are_wanted(tmp_path):
     store, how = Store(tmp_path), protocol(splits=1)
     one = replace(TIMES, trained=True, latent_dims={"small": (50, 10)})
-    write_times(store, one, how, measure_times(one, how, 1, lambda what: None))
-    tables, _ = result_tables(one, how, store, one.entries(how, rows=["gp-shared"]))
+    rows = one.rows["small"]
+    write_times(store, one, how, rows, measure_times(one, how, rows, 1, lambda what: None))
+    tables = Study(one, how, tmp_path, rows=["gp-shared"]).tables()
     assert [[row[0] for row in table.rows] for table in tables] == [["GP, shared basis and trunk (default)"]]
-    assert result_tables(one, how, store, one.entries(how, [10]))[0] == []
+    assert Study(one, how, tmp_path, latent_dim=10).tables() == []
 
 
 def test_times_are_ratios_to_the_vae_beside_the_papers(store):
-    found = read_times(store, TIMES, SMALL)
+    found = read_times(store, TIMES, SMALL, TIMES.rows["small"])
     (column,) = found["columns"]
     assert list(column["rows"]) == ["vae", "iaf-1", "gp-shared"]
     for row in column["rows"].values():
         assert 0 < row["least"] <= row["ratio"] <= row["most"]
         assert row["milliseconds"] > 0
-    (table,), _ = result_tables(TIMES, SMALL, store, [])
+    (table,) = Study(TIMES, SMALL, store.root).tables()
     assert [row[4:] for row in table.rows] == [["3.6", "1.00"], ["4.8", "1.33"], ["", ""]]
-    assert read_times(Store(store.root / "nowhere"), TIMES, SMALL) is None
+    assert read_times(Store(store.root / "nowhere"), TIMES, SMALL, TIMES.rows["small"]) is None
     other = replace(TIMES, rows={"small": ("vae", "gp")})
-    assert read_times(store, other, SMALL) is None  # what was measured is another table
+    assert read_times(store, other, SMALL, ("vae", "gp")) is None  # what was measured is another table
 
 
 def test_the_page_has_rows_and_dimensions_that_nobody_asked_for(store, tmp_path, monkeypatch):
@@ -142,23 +145,23 @@ def test_the_page_has_rows_and_dimensions_that_nobody_asked_for(store, tmp_path,
     found = Store(tmp_path)
     for entry in TABLE.entries(SMALL, [10, 20], ["vae", "hf-4"]):
         pretend(found, entry.job, columns())
-    content = compose(found, SMALL).html()
+    content = compose_page(found, SMALL).html()
     assert "d = 20" in content
     assert "HF (4)" in content
     assert "IAF" not in content
 
 
 def test_the_figure_of_an_encoder_without_uncertainty_is_refused(store):
-    with pytest.raises(InputError, match="towers does not know its uncertainty"):
+    with pytest.raises(InputError, match="the encoder of towers has none"):
         uncertainty_figure(store, PLANE.entries(SMALL), "towers")
 
 
 def test_correlations_are_scipys(store):
     entries = TABLE.entries(SMALL)
-    gathered = Gathered(store, entries)
+    results = Results(store, entries)
     scores = columns(1, uncertain=True)
     gap = scores["refined_elbo"] - scores["elbo"]
-    line = next(line for line in gathered.lines("mnist", 10) if line.row == "gp")
+    line = next(line for line in results.variants("mnist", 10) if line.row == "gp")
     assert line.by_uncertainty.rho == pytest.approx(spearmanr(scores["uncertainty"], gap).statistic)
     assert line.by_elbo.rho == pytest.approx(spearmanr(-scores["elbo"], gap).statistic)
     assert line.gap.mean == pytest.approx(np.mean(gap))

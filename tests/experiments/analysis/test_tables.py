@@ -11,12 +11,13 @@ from experiments.grids import columns, experiment, pretend, protocol
 from rich.cells import cell_len
 from rich.console import Console
 
-from gpin.experiments.analysis.gathering import Gathered
 from gpin.experiments.analysis.paper import PAPER
+from gpin.experiments.analysis.results import Results
 from gpin.experiments.analysis.statistics import Summary, mark
-from gpin.experiments.analysis.tables import FORMATS, ResultTable, likelihood_tables, show
+from gpin.experiments.analysis.tables import likelihood_tables
 from gpin.experiments.execution.store import Store
-from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS, ROWS
+from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS, VARIANTS
+from gpin.report.tables import FORMATS, ResultTable, show
 
 NASTY = ResultTable(
     "50 % of {a} & b_c <i>",
@@ -42,7 +43,7 @@ TWO = " (2 of 3 runs)"
 
 
 def named(lines):
-    return [ROWS[line.row].title + (TWO if line.row in dict(LACKING) else "") for line in lines]
+    return [VARIANTS[line.row].title + (TWO if line.row in dict(LACKING) else "") for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +56,12 @@ def tables(tmp_path_factory):
     for i, entry in enumerate(entries):
         if (entry.row, entry.split) in LACKING:
             continue
-        shift = -1200.0 - 3.0 * list(ROWS).index(entry.row)
-        drawn = columns(i, uncertain=ROWS[entry.row].method == "gp")
+        shift = -1200.0 - 3.0 * list(VARIANTS).index(entry.row)
+        drawn = columns(i, uncertain=VARIANTS[entry.row].method == "gp")
         scores = {name: column + shift * name.endswith(("likelihood", "elbo")) for name, column in drawn.items()}
         pretend(store, entry.job, scores, parameters=1_234_567)
-    gathered = Gathered(store, entries)
-    return gathered.lines("mnist", 10), likelihood_tables(one, how, gathered)
+    gathered = Results(store, entries)
+    return gathered.variants("mnist", 10), likelihood_tables(one, how, gathered)
 
 
 # What they say ---------------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ def test_the_cells_are_the_lines(tables):
         assert row[7] == str(line.by_elbo)
         assert row[8] == "1,234,567"
     assert {line.row for line in lines if line.by_uncertainty is not None} == {
-        row for row in EXPERIMENTS["mnist"].rows["desk"] if ROWS[row].method == "gp"
+        row for row in EXPERIMENTS["mnist"].rows["desk"] if VARIANTS[row].method == "gp"
     }
 
 
@@ -104,7 +105,7 @@ def test_the_marks_are_the_t_tests_among_methods_and_the_papers_own(tables):
     lines, (scores, _, diagnostics) = tables
     for column, score in ((1, "log_likelihood"), (2, "refined")):
         # The VAE lacks a run, and would be the best.
-        methods = [line for line in lines if not ROWS[line.row].ablation and line.row != "vae"]
+        methods = [line for line in lines if not VARIANTS[line.row].ablation and line.row != "vae"]
         expected = mark({line.row: getattr(line, score) for line in methods})
         found = {line.row: scores.marks.get((i, column), "") for i, line in enumerate(lines)}
         assert found == {line.row: expected.get(line.row, "") for line in lines}
@@ -122,10 +123,10 @@ def test_what_is_like_the_best_is_blue(tmp_path):
     for entry in one.entries(how):
         value = np.full(40, means[entry.row] + 0.1 * entry.split)
         pretend(store, entry.job, columns(log_likelihood=value, refined_log_likelihood=-value))
-    scores, *_ = likelihood_tables(one, how, Gathered(store, one.entries(how)))
+    scores, *_ = likelihood_tables(one, how, Results(store, one.entries(how)))
     assert scores.marks == {(0, 1): "blue", (1, 1): "red", (2, 2): "red"}  # the ablation is not in it
     alone = [entry for entry in one.entries(how) if entry.row in ("vae", "vae-2x")]
-    assert likelihood_tables(one, how, Gathered(store, alone))[0].marks == {}  # the best of one is nothing to say
+    assert likelihood_tables(one, how, Results(store, alone))[0].marks == {}  # the best of one is nothing to say
     summaries = {row: Summary.of([mean + 0.1 * split for split in range(4)]) for row, mean in means.items()}
     assert mark({row: summaries[row] for row in ("vae", "gp", "hf-1")}) == {"vae": "blue", "gp": "red", "hf-1": ""}
 
@@ -146,7 +147,7 @@ def test_shares_that_are_not_known_are_left_out(tmp_path):
     store, how, one = Store(tmp_path), protocol(splits=1), experiment("vae")
     (entry,) = one.entries(how)
     pretend(store, entry.job, columns(khat=np.full(40, np.nan)))
-    scores, diagnostics = likelihood_tables(one, how, Gathered(store, [entry]))
+    scores, diagnostics = likelihood_tables(one, how, Results(store, [entry]))
     assert re.fullmatch(r"\? / \d+ %", diagnostics.rows[0][4])
     assert scores.marks == {}  # one run can be compared with nothing
     assert not re.search("Red|paired", " ".join(scores.notes))
@@ -162,7 +163,7 @@ def test_trainings_that_have_collapsed_are_named(tmp_path):
     for entry in entries:
         name = "ess" if entry.row == "hf-2" else "refined_ess"
         pretend(store, entry.job, columns(**{name: np.full(40, ess.get((entry.row, entry.split), 20.0))}))
-    scores, *_ = likelihood_tables(one, how, Gathered(store, entries))
+    scores, *_ = likelihood_tables(one, how, Results(store, entries))
     (note,) = [note for note in scores.notes if "Collapsed" in note]
     assert note.endswith("takes no notice of the code): VAE on split 1; HF (2) on splits 0, 2.")
 
@@ -177,12 +178,12 @@ def test_the_best_of_several_initialisations_is_called_so(tmp_path):
         entries = one.entries(how)
         for entry in entries:
             pretend(store, entry.job, columns())
-        assert words in likelihood_tables(one, how, Gathered(store, entries))[0].notes[0]
+        assert words in likelihood_tables(one, how, Results(store, entries))[0].notes[0]
 
 
 def test_nothing_is_no_table(tmp_path):
     how, one = protocol(), experiment("vae")
-    assert likelihood_tables(one, how, Gathered(Store(tmp_path), one.entries(how))) == []
+    assert likelihood_tables(one, how, Results(Store(tmp_path), one.entries(how))) == []
 
 
 # How they are written --------------------------------------------------------------------------------

@@ -7,14 +7,14 @@ import torch
 from experiments.grids import experiment, protocol
 
 import gpin
-from gpin.experiments.execution.cost import Expense, Kind, _counts, expense
+from gpin.experiments.execution.cost import CostEstimate, RunGroup, _counts, estimate_cost
 from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS
 
 
 @pytest.fixture(scope="module")
 def found():
     how = protocol(splits=2, initialisations=3, epochs=4)
-    return expense(experiment("vae", "vae-2x", dims=(2, 3)).entries(how), workers=2)
+    return estimate_cost(experiment("vae", "vae-2x", dims=(2, 3)).entries(how), workers=2)
 
 
 def test_runs_are_counted_and_measured_by_kind(found):
@@ -40,8 +40,11 @@ def test_a_record_is_json(found):
 
 
 def test_a_table_says_it_to_a_person():
-    kinds = [Kind("gp", "mnist", 10, 30, 1_234_567, 0.0125, 7200.0), Kind("vae", "mnist", 10, 30, 1000, 0.01, 90.0)]
-    table = Expense(kinds, 4, 1, 512 * 2**20).table("MNIST")
+    kinds = [
+        RunGroup("gp", "mnist", 10, 30, 1_234_567, 0.0125, 7200.0),
+        RunGroup("vae", "mnist", 10, 30, 1000, 0.01, 90.0),
+    ]
+    table = CostEstimate(kinds, 4, 1, 512 * 2**20).table("MNIST")
     assert table.rows[0] == ["mnist d=10 GPVAE", "30", "1,234,567", "12 ms", "2.0 h", "2.5 days"]
     assert table.rows[1][4:] == ["1.5 min", "45.0 min"]
     assert "60 runs, 15.2 h with 4 workers" in table.notes[0]
@@ -49,10 +52,10 @@ def test_a_table_says_it_to_a_person():
 
 
 def test_it_takes_no_less_than_the_longest_run():
-    kinds = [Kind("gp", "mnist", 10, 1, 1000, 0.01, 100.0), Kind("vae", "mnist", 10, 1, 1000, 0.01, 10.0)]
-    assert Expense(kinds, 2, 1, 0).seconds == 100.0
-    assert Expense(kinds, 64, 1, 0).seconds == 100.0
-    assert Expense(kinds, 1, 1, 0).seconds == 110.0
+    kinds = [RunGroup("gp", "mnist", 10, 1, 1000, 0.01, 100.0), RunGroup("vae", "mnist", 10, 1, 1000, 0.01, 10.0)]
+    assert CostEstimate(kinds, 2, 1, 0).seconds == 100.0
+    assert CostEstimate(kinds, 64, 1, 0).seconds == 100.0
+    assert CostEstimate(kinds, 1, 1, 0).seconds == 110.0
 
 
 def test_instances_are_counted_as_they_will_be():
@@ -72,7 +75,7 @@ def test_threads_are_left_as_they_were(monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    found = expense([], 1, 2)
+    found = estimate_cost([], 1, 2)
     assert asked == [2, 7]
     assert found.record()["threads"] == 2
     assert "1 worker of 2 threads" in found.table("").notes[0]

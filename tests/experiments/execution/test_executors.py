@@ -19,12 +19,12 @@ from experiments.grids import columns, contents, experiment, job, pretend, proto
 
 import gpin.experiments.execution.executors as executors
 from gpin._core.errors import InputError, TrainingError
-from gpin.experiments.analysis.gathering import Gathered
+from gpin.experiments.analysis.results import Results
 from gpin.experiments.analysis.tables import likelihood_tables
 from gpin.experiments.execution.executors import DEATHS, run_local, run_ray, run_slurm
 from gpin.experiments.execution.leases import NAME
 from gpin.experiments.execution.store import Store
-from gpin.experiments.execution.worker import ATTEMPTS, LOG, read_plan, work, worker_name, write_plan
+from gpin.experiments.execution.worker import ATTEMPTS, LOG, read_plan, run_jobs, worker_name, write_plan
 
 ROWS = ("vae", "gp")
 SLOW_ROWS = ("vae", "gp", "me-2")
@@ -34,7 +34,7 @@ DEADLINE = 600.0
 def tables(store, plan):
     """What is printed of a store, but for the time it took, which no table says."""
     one, how = plan
-    found = likelihood_tables(one, how, Gathered(Store(store.root), one.entries(how)))
+    found = likelihood_tables(one, how, Results(Store(store.root), one.entries(how)))
     return [table.markdown() for table in found]
 
 
@@ -212,7 +212,7 @@ def assert_as_in_peace(store, folder, plan):
     """Every number is that of the same grid when nothing is killed, to the last bit."""
     peace, jobs, threads = Store(folder), jobs_of(plan), torch.get_num_threads()
     torch.set_num_threads(1)  # as the workers: on that the last bits may depend
-    work(peace, jobs)
+    run_jobs(peace, jobs)
     torch.set_num_threads(threads)
     assert tables(store, plan) == tables(peace, plan)
     for one in jobs:
@@ -277,14 +277,14 @@ import os, signal, sys
 from pathlib import Path
 import gpin.experiments.execution.worker as working
 
-do, poison = working.do, working.read_plan(Path(sys.argv[2]))[0]
+run_job, poison = working.run_job, working.read_plan(Path(sys.argv[2]))[0]
 
 def die_or_do(store, job):
     if job == poison:
         os.kill(os.getpid(), signal.SIGKILL)
-    do(store, job)
+    run_job(store, job)
 
-working.do = die_or_do
+working.run_job = die_or_do
 working.main()
 """
 
@@ -344,7 +344,7 @@ def test_workers_that_die_again_and_again_make_the_driver_give_up_in_a_sentence(
 
 def test_of_all_that_is_done_or_failed_nothing_is_started(tmp_path, monkeypatch):
     store, jobs = Store(tmp_path), [job(), job(split=1)]
-    work(store, jobs[:1])
+    run_jobs(store, jobs[:1])
     store.begin(jobs[1])
     store.fail(jobs[1], "before")
     before = contents(store, jobs)
@@ -492,14 +492,14 @@ def test_a_worker_of_slurm_that_fails_matters_only_if_something_is_left(tmp_path
 @pytest.mark.parametrize("state", ["OUT_OF_MEMORY", "CANCELLED by 1000"])
 def test_another_array_does_what_workers_that_died_have_left_unless_somebody_cancelled_it(state, tmp_path, monkeypatch):
     store, jobs = Store(tmp_path), [job(split=split) for split in range(2)]
-    monkeypatch.setattr("gpin.experiments.execution.worker.do", lambda store, one: pretend(store, one, columns()))
+    monkeypatch.setattr("gpin.experiments.execution.worker.run_job", lambda store, one: pretend(store, one, columns()))
 
     def act(number):
         if len(died := store.attempts(jobs[0])) < ATTEMPTS:
             store.begin(jobs[0])
             store._note_attempts(jobs[0], [*died, "dead"])
             return RuntimeError("no memory")
-        return work(store, jobs)
+        return run_jobs(store, jobs)
 
     submitit = Submitit(monkeypatch, act, state)
     if state == "OUT_OF_MEMORY":

@@ -11,7 +11,7 @@ from gpin._core.errors import InputError
 from gpin.data import Rows, Scaling, open_source, split_and_scale
 from gpin.experiments.execution.jobs import RECIPE, Job, Scoring, score_instances
 from gpin.experiments.execution.store import Store
-from gpin.experiments.execution.worker import do
+from gpin.experiments.execution.worker import run_job
 from gpin.runs import RunSettings
 from gpin.runs.rows import random_rows
 
@@ -79,7 +79,7 @@ def test_the_scores_are_those_of_the_model_instance_by_instance(method, rows):
 def test_the_recipe_is_that_of_these_numbers(tmp_path):
     """Who changes what a job gives must raise the recipe, and write down here what it gives now."""
     store, one = Store(tmp_path), job("gp", epochs=2)
-    do(store, one)
+    run_job(store, one)
     scores = parquet.read_table(store.scores(one)).to_pandas()
     found = [scores.log_likelihood.mean(), scores.refined_log_likelihood.mean(), store.result(one)["validation_elbo"]]
     assert RECIPE == 2

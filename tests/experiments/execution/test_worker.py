@@ -20,7 +20,7 @@ import gpin.experiments.execution.worker as working
 from gpin._core.errors import InputError
 from gpin.experiments.execution.leases import NAME, lease
 from gpin.experiments.execution.store import Store
-from gpin.experiments.execution.worker import ATTEMPTS, LOST, read_plan, work, work_off, worker_name, write_plan
+from gpin.experiments.execution.worker import ATTEMPTS, LOST, read_plan, run_jobs, run_plan, worker_name, write_plan
 
 SCORES = "instances.parquet"
 
@@ -33,7 +33,7 @@ def scores(store, one):
 def done(tmp_path_factory):
     """A store with a VAE and a GP-VAE on one split."""
     store = Store(tmp_path_factory.mktemp("done"))
-    work(store, [job(), job("gp")])
+    run_jobs(store, [job(), job("gp")])
     return store
 
 
@@ -64,13 +64,13 @@ def test_what_is_done_failed_or_in_other_hands_is_left_alone(tmp_path, monkeypat
     store.begin(jobs["failed"])
     store.fail(jobs["failed"], "before")
 
-    def do(store, one):
+    def run_job(store, one):
         did.append(one)
         pretend(store, one, columns())
 
-    monkeypatch.setattr(working, "do", do)
+    monkeypatch.setattr(working, "run_job", run_job)
     monkeypatch.setattr(working, "BEAT", 0.05)
-    worker = threading.Thread(target=work, args=(Store(tmp_path), list(jobs.values())), daemon=True)
+    worker = threading.Thread(target=run_jobs, args=(Store(tmp_path), list(jobs.values())), daemon=True)
     with store.lease(jobs["held"], lambda: None):
         worker.start()
         worker.join(1.5)
@@ -95,18 +95,18 @@ def test_what_another_did_while_one_asked_for_the_lease_is_not_done_again(outcom
         return lease(self, *arguments)
 
     monkeypatch.setattr(Store, "lease", late)
-    monkeypatch.setattr(working, "do", lambda *_: pytest.fail("done again"))
-    work(store, [one])
+    monkeypatch.setattr(working, "run_job", lambda *_: pytest.fail("done again"))
+    run_jobs(store, [one])
     assert store.state(one) == outcome
 
 
 def test_what_is_damaged_is_done_again_to_the_same_numbers(done, tmp_path):
     store, one = Store(tmp_path), job()
-    work(store, [one])
+    run_jobs(store, [one])
     for name in (SCORES, "result.json"):
         content = (store.folder(one) / name).read_bytes()
         (store.folder(one) / name).write_bytes(content[:-1])
-        work(Store(tmp_path), [one])
+        run_jobs(Store(tmp_path), [one])
         assert Store(tmp_path).state(one) == "done"
         assert scores(store, one) == scores(done, one)
 
@@ -127,14 +127,14 @@ def test_what_is_damaged_is_done_again_to_the_same_numbers(done, tmp_path):
 def test_a_failure_is_a_sentence_and_the_next_job_is_done(error, said, tmp_path, monkeypatch):
     store, did = Store(tmp_path), []
 
-    def do(store, one):
+    def run_job(store, one):
         store.begin(one)
         if one == job():
             raise error
         did.append(one)
 
-    monkeypatch.setattr(working, "do", do)
-    work(store, [job(), job(split=1)])
+    monkeypatch.setattr(working, "run_job", run_job)
+    run_jobs(store, [job(), job(split=1)])
     assert store.failure(job()) == said.format(store=tmp_path)
     assert store.state(job()) == "failed"
     assert did == [job(split=1)]
@@ -145,7 +145,7 @@ def test_data_that_is_not_there_is_a_failure_that_says_so(tmp_path, monkeypatch)
     for name in ("GPIN_DATA", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "nothing"))
     store, one = Store(tmp_path / "store"), job(data="celeba")
-    work(store, [one])
+    run_jobs(store, [one])
     reason = store.failure(one)
     assert "celeba" in reason.lower()
     assert "unexpected" not in reason
@@ -155,7 +155,7 @@ def test_data_that_is_not_there_is_a_failure_that_says_so(tmp_path, monkeypatch)
 
 def test_a_training_that_diverges_is_a_failure_that_says_so(tmp_path):
     store, one = Store(tmp_path), job(epochs=3, learning_rate=1e12)
-    work(store, [one])
+    run_jobs(store, [one])
     assert "epoch" in store.failure(one)
     assert "unexpected" not in store.failure(one)
 
@@ -165,9 +165,9 @@ def test_an_interruption_is_no_failure(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     store = Store(tmp_path)
-    monkeypatch.setattr(working, "do", interrupted)
+    monkeypatch.setattr(working, "run_job", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        work(store, [job()])
+        run_jobs(store, [job()])
     assert store.state(job()) == "waiting"
     assert store.attempts(job()) == []
 
@@ -175,24 +175,24 @@ def test_an_interruption_is_no_failure(tmp_path, monkeypatch):
 def test_a_job_of_which_many_workers_died_has_failed_until_that_is_forgotten(tmp_path, monkeypatch):
     store, jobs, did = Store(tmp_path), [job(split=split) for split in range(3)], []
 
-    def do(store, one):
+    def run_job(store, one):
         did.append(one)
         assert store.attempts(one)[-1] == worker_name(os.getpid())
         if one == jobs[2]:
             raise InputError("not like this")
         pretend(store, one, columns())
 
-    monkeypatch.setattr(working, "do", do)
+    monkeypatch.setattr(working, "run_job", run_job)
     for one, deaths in zip(jobs, (ATTEMPTS, ATTEMPTS - 1, ATTEMPTS - 1), strict=True):
         store.begin(one)
         store._note_attempts(one, [f"elsewhere {i}" for i in range(deaths)])
-    work(store, jobs, "the log")
+    run_jobs(store, jobs, "the log")
     assert did == jobs[1:]
     assert store.failure(jobs[0]) == "its worker died 3 times: the log may say why"
     assert store.failure(jobs[2]) == "not like this"
     assert [store.attempts(one) for one in jobs] == [[], [], []]
     store.forget_failure(jobs[0])
-    work(store, jobs[:1])
+    run_jobs(store, jobs[:1])
     assert store.state(jobs[0]) == "done"
 
 
@@ -213,7 +213,7 @@ def test_what_one_who_was_taken_for_dead_still_trains_is_tried_later(done, tmp_p
     monkeypatch.setattr(working, "BEAT", 0.05)
     with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        work(store, [one])
+        run_jobs(store, [one])
     assert tries == [("running", ["the other"])] * 3
     assert store.state(one) == "done"
     assert scores(store, one) == scores(done, one)
@@ -231,7 +231,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
     assert write_plan(store, jobs[:1]) != path
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(InputError, match="damaged"):
-        work_off(str(store.root), str(path))
+        run_plan(str(store.root), str(path))
 
 
 # Processes -------------------------------------------------------------------------------------------
@@ -248,14 +248,14 @@ def slow(*arguments):
 
 working.CHECKPOINT_SECONDS = 0.0  # in place of twenty: it is killed before
 step, Trainer._step = Trainer._step, slow
-working.work_off(*sys.argv[1:])
+working.run_plan(*sys.argv[1:])
 """
 
 
 def test_killed_in_the_middle_of_a_training_it_is_resumed_to_the_same_numbers(tmp_path, monkeypatch):
     epochs = 12
     whole, store, one = Store(tmp_path / "whole"), Store(tmp_path / "killed"), job("gp", epochs=epochs)
-    work(whole, [one])
+    run_jobs(whole, [one])
 
     def epochs_done():
         return sum(path.read_text().count("\n") for path in store.folder(one).rglob("metrics.jsonl"))
@@ -279,7 +279,7 @@ def test_killed_in_the_middle_of_a_training_it_is_resumed_to_the_same_numbers(tm
         return train(*arguments, **options, on_epoch=lambda number, _: trained.append(number))
 
     monkeypatch.setattr(working, "train", counted)
-    work(store, [one])
+    run_jobs(store, [one])
     assert store.state(one) == "done"
     assert store.attempts(one) == []
     assert 0 < len(trained) < epochs
@@ -291,11 +291,11 @@ SLEEPER = """
 import time
 import gpin.experiments.execution.worker as working
 
-def do(store, job):
+def run_job(store, job):
     print("begun", flush=True)
     time.sleep(600)
 
-working.do = do
+working.run_job = run_job
 working.main()
 """
 
@@ -324,17 +324,17 @@ def test_a_worker_that_was_taken_for_dead_says_so_and_ends(tmp_path, monkeypatch
         codes.append(code)
         ended.set()
 
-    def do(store, one):
+    def run_job(store, one):
         (store.folder(one) / NAME).write_text('{"holder": "another"}')
         assert ended.wait(60)
 
     monkeypatch.setattr(storing, "lease", partial(lease, beat=0.01))
     monkeypatch.setattr(os, "_exit", leave)
-    monkeypatch.setattr(working, "do", do)
-    work(store, [job()])
+    monkeypatch.setattr(working, "run_job", run_job)
+    run_jobs(store, [job()])
     assert codes == [LOST]
     said = capsys.readouterr().err
-    assert said == "gpin: this worker was not heard of for too long, and another took its job\n"
+    assert said == "gpin: this worker showed no heartbeat for too long, and another took its job\n"
     assert store.state(job()) == "running"  # by the other one
 
 

@@ -1,1 +1,1 @@
-"""What came out of experiments: gathered scores, statistics, tables, figures and one page."""
+"""The analysis of experiments: results read from the store, statistics, tables, figures and one page."""

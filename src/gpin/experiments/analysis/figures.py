@@ -1,4 +1,4 @@
-"""The figure of the paper: in a latent plane, the true posterior and the encoder's, from certain to uncertain."""
+"""The figure of the paper: true posteriors in a latent plane beside the encoder's, by rising uncertainty."""
 
 from collections.abc import Sequence
 
@@ -19,27 +19,29 @@ __all__ = ["uncertainty_figure"]
 
 SHOWN = 6
 PIXELS = 80
-"""Of the picture of a posterior, along a side."""
+"""The width and height of the picture of a posterior."""
 
 
 def uncertainty_figure(store: Store, entries: Sequence[Entry], row: str = "gp") -> plots.Figure:
-    """Six instances by rising uncertainty: posteriors, images and reconstructions, of a row's first run.
+    """Six instances by rising uncertainty, with posteriors, images and reconstructions.
 
     Arguments:
-        store: With the results, and with the model of that run.
-        entries: Of the experiment.
-        row: Whose encoder.
+        store: The store, which must have the model of the run.
+        entries: The entries of the experiment.
+        row: The variant whose first finished run is shown.
     """
     entry = next((e for e in entries if e.row == row and store.result(e.job) is not None), None)
     if entry is None:
         raise InputError(f"{store.root} has no result of {row} with two latent dimensions yet")
     folder = next(iter((store.folder(entry.job) / "run").glob("*/model")), None)
     if folder is None:
-        raise InputError(f"the model of {entry} is no longer in {store.folder(entry.job)}: the figure needs it")
+        raise InputError(f"the figure needs the model of {entry}, which is no longer in {store.folder(entry.job)}")
     vae, run = load(folder), open_run(folder.parent)
     scores = parquet.read_table(store.scores(entry.job)).to_pydict()
     if "uncertainty" not in scores:
-        raise InputError(f"the encoder of {row} does not know its uncertainty, by which the figure is ordered")
+        raise InputError(
+            f"the figure orders instances by uncertainty, and the encoder of {row} has none: choose another `row`"
+        )
     uncertainty = np.asarray(scores["uncertainty"])
     chosen = plots.even_ranks(uncertainty, SHOWN)
     test = run.data().test
@@ -52,7 +54,7 @@ def uncertainty_figure(store: Store, entries: Sequence[Entry], row: str = "gp") 
 def _panels(vae: VAE, x: Tensor, uncertainty: np.ndarray) -> list[plots.Panel]:
     q, rebuilt = vae.encode(x), vae.reconstruct(x)
     panels = []
-    digits = ".1e" if uncertainty.min() < 1e-3 else "#.2g"  # in one way for all
+    digits = ".1e" if uncertainty.min() < 1e-3 else "#.2g"  # the same format for all
     for i, posterior in enumerate(posteriors(vae, x)):
         mean, std = q.mean[i].double(), q.stddev[i].double()
         core = posterior.points[posterior.log_joint > posterior.log_joint.max() - 6]

@@ -1,4 +1,4 @@
-"""Everything that a store has, on one page."""
+"""One page with all tables and figures of a store."""
 
 import json
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from contextlib import suppress
 from gpin._core.errors import InputError
 from gpin._core.files import read_record
 from gpin.experiments.analysis.figures import uncertainty_figure
-from gpin.experiments.analysis.gathering import Gathered
-from gpin.experiments.analysis.results import result_tables
-from gpin.experiments.analysis.tables import ResultTable
+from gpin.experiments.analysis.results import Results, experiment_times
+from gpin.experiments.analysis.tables import experiment_tables
 from gpin.experiments.execution.store import JOB, VERSION, Store
-from gpin.experiments.protocols import EXPERIMENTS, ROWS, Entry, Experiment, Protocol
+from gpin.experiments.protocols import EXPERIMENTS, VARIANTS, Entry, Experiment, Protocol, variant_named
 from gpin.report import Page, Section, plots
+from gpin.report.tables import ResultTable
 
-__all__ = ["compose"]
+__all__ = ["compose_page"]
 
 
-def compose(store: Store, protocol: Protocol) -> Page:
+def compose_page(store: Store, protocol: Protocol) -> Page:
     """The page of all experiments that have results under a protocol."""
     page = Page(
         f"The experiments, {protocol.name} protocol",
@@ -27,19 +27,22 @@ def compose(store: Store, protocol: Protocol) -> Page:
     environments: list[dict[str, object]] = []
     for experiment in EXPERIMENTS.values():
         entries = _entries(experiment, protocol, store)
-        tables, gathered = result_tables(experiment, protocol, store, entries)
+        rows = list(dict.fromkeys(entry.row for entry in entries)) or experiment.rows[protocol.name]
+        results = Results(store, entries)
+        times = experiment_times(experiment, protocol, results, rows)
+        tables = experiment_tables(experiment, protocol, results, times)
         if not tables:
             continue
         section = page.section(experiment.title)
-        if gathered.done < len(entries):
-            section.text(f"{gathered.done} of {len(entries)} runs are done.", kind="note")
-        _put(section, tables)
-        if experiment.grid and gathered.done:
+        if results.done < len(entries):
+            section.text(f"{results.done} of {len(entries)} runs are done.", kind="note")
+        _add_tables(section, tables)
+        if experiment.grid and results.done:
             for row in experiment.rows[protocol.name]:
-                _draw(section, store, gathered, row)
-        environments += [one for one in gathered.environments if one not in environments]
+                _add_figure(section, store, entries, row)
+        environments += [one for one in results.environments if one not in environments]
     if not page.sections:
-        raise InputError(f"{store.root} has no result of the {protocol.name} protocol yet: gpin experiment run …")
+        raise InputError(f"{store.root} has no result of the {protocol.name} protocol yet: run an experiment first")
     section = page.section("How it was made")
     section.text(f"Protocol: {json.dumps(protocol.model_dump(mode='json'))}", kind="note")
     for environment in environments:
@@ -48,16 +51,16 @@ def compose(store: Store, protocol: Protocol) -> Page:
 
 
 def _entries(experiment: Experiment, protocol: Protocol, store: Store) -> list[Entry]:
-    """What the protocol asks for, and whatever else the store has of the experiment: other rows, other dimensions."""
+    """The entries of the protocol, and whatever else the store has of the experiment: other variants and dimensions."""
     asked = {(entry.row, entry.latent_dim) for entry in experiment.entries(protocol)}
     dims = sorted({dim for _, dim in asked} | (set() if experiment.grid else _latent_dims(store)))
-    every = experiment.entries(protocol, dims, list(ROWS)) if asked else []
+    every = experiment.entries(protocol, dims, list(VARIANTS)) if asked else []
     here = {(entry.row, entry.latent_dim) for entry in every if (store.folder(entry.job) / "result.json").exists()}
     return [entry for entry in every if (entry.row, entry.latent_dim) in asked | here]
 
 
 def _latent_dims(store: Store) -> set[int]:
-    """Of all jobs in a store."""
+    """The latent dimensions of all jobs in a store."""
     found = set()
     for path in store.root.glob("*/job.json"):
         with suppress(InputError, OSError):
@@ -68,34 +71,36 @@ def _latent_dims(store: Store) -> set[int]:
 def _lead(protocol: Protocol) -> list[str]:
     images = "all training images" if protocol.limit is None else f"at most {protocol.limit:,} training images"
     starts = (
-        "" if protocol.initialisations == 1 else f", with {protocol.initialisations} starts each, of which the best"
+        ""
+        if protocol.initialisations == 1
+        else f", with {protocol.initialisations} initialisations each, of which the best on validation data counts"
     )
-    chosen = " on validation data counts" if starts else ""
     return [
-        f"Trained for {protocol.epochs} epochs, unless the row says otherwise, on {images} of {protocol.splits} random "
-        f"splits{starts}{chosen}; of every training the epoch that is best on validation data. The test part chooses "
-        "nothing.",
+        f"Models were trained for {protocol.epochs} epochs, unless the row says otherwise, on {images} of "
+        f"{protocol.splits} random splits{starts}. Each training keeps the epoch that is best on validation data. The "
+        "test part was used for scores only.",
     ]
 
 
-def _put(section: Section, tables: Sequence[ResultTable]) -> None:
+def _add_tables(section: Section, tables: Sequence[ResultTable]) -> None:
     for table in tables:
         section.table(table.page_table())
         for note in table.notes:
             section.text(note, kind="note")
 
 
-def _draw(section: Section, store: Store, gathered: Gathered, row: str) -> None:
-    """The figure, where the model that it needs is at hand."""
+def _add_figure(section: Section, store: Store, entries: Sequence[Entry], row: str) -> None:
+    """Add the figure of a variant, or why it is missing: it needs the trained model."""
     try:
-        figure = uncertainty_figure(store, gathered.entries, row)
+        figure = uncertainty_figure(store, entries, row)
     except InputError as error:
         section.text(f"The figure is missing: {error}.", kind="note")
         return
+    title = variant_named(row).title
     section.picture(
         plots.png(figure),
-        f"{ROWS[row].title}: six instances by rising uncertainty, each with its true posterior, the encoder's "
-        "Gaussian, image and reconstruction",
-        f"{ROWS[row].title}, from the most certain to the most uncertain: the true posterior on a grid (blue), the "
-        "encoder's Gaussian at one and two standard deviations (ellipses), the image and its reconstruction.",
+        f"{title}: six instances by rising uncertainty, each with its true posterior, the encoder's Gaussian, image "
+        "and reconstruction",
+        f"{title}, from the most certain to the most uncertain: the true posterior on a grid (blue), the encoder's "
+        "Gaussian at one and two standard deviations (ellipses), the image and its reconstruction.",
     )

@@ -1,6 +1,6 @@
-"""The paper's own numbers, from `paper.json`, to stand beside ours.
+"""The paper's own numbers, from `paper.json`, to be shown beside ours.
 
-Methods are named as in gpin, with their count behind a dash: `sa-4`, `rme-5`, `gp`.
+They are keyed by the names of variants, see `gpin.experiments.protocols.VARIANTS`: `sa-4`, `rme-5`, `gp`.
 """
 
 import json
@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
-from gpin.experiments.analysis.statistics import Mark, Summary
+from gpin.experiments.analysis.statistics import Summary
+from gpin.report.tables import Mark
 
 __all__ = ["PAPER", "Paper"]
 
 RUNS = 10
-"""Over which its means and standard deviations are taken."""
+"""The number of runs behind its means and standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,12 @@ class Paper:
     """The tables of Kim & Pavlovic 2021.
 
     Attributes:
-        log_likelihood: By data set, latent dimension and method: the summary, in nats.
-        marks: Likewise: how the paper marks it.
-        supplement: Likewise: the mean that its supplement has, beside those of a dense decoder.
-        inference_time: By data set and method: milliseconds a batch of 128, at 50 latent dimensions.
-        dense_log_likelihood: By data set, latent dimension and method: with a fully connected decoder.
-        dense_inference_time: Likewise, milliseconds a batch.
+        log_likelihood: The summary in nats, by data set, latent dimension and variant.
+        marks: How the paper marks it, by the same keys.
+        supplement: The mean in its supplement, beside those of a fully connected decoder, by the same keys.
+        inference_time: Milliseconds per batch of 128 with 50 latent dimensions, by data set and variant.
+        dense_log_likelihood: The mean with a fully connected decoder, by data set, latent dimension and variant.
+        dense_inference_time: Milliseconds per batch with a fully connected decoder, by the same keys.
     """
 
     log_likelihood: dict[str, dict[int, dict[str, Summary]]] = field(default_factory=dict)

@@ -1,71 +1,373 @@
-"""All tables of an experiment, from what its store has."""
+"""The results of an experiment: the scores of its runs, read from the store and summarised over runs."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from gpin.experiments.analysis.gathering import Gathered
-from gpin.experiments.analysis.tables import ResultTable, likelihood_tables, posterior_tables
-from gpin.experiments.analysis.times import read_times, time_tables
+import numpy as np
+import torch
+
+from gpin._core.extras import extra
+from gpin.experiments.analysis.statistics import PairedDifference, Summary, paired_difference
 from gpin.experiments.execution.store import Store
+from gpin.experiments.execution.timing import read_times
 from gpin.experiments.protocols import Entry, Experiment, Protocol
-from gpin.report.numbers import without_nan
+from gpin.report.numbers import Correlation, without_nan
 
-__all__ = ["result_record", "result_tables"]
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = [
+    "BASELINE",
+    "Difference",
+    "PosteriorResult",
+    "Results",
+    "VariantResult",
+    "experiment_record",
+    "experiment_times",
+]
+
+BASELINE = "vae"
+"""The variant with which all others are compared instance by instance."""
+
+GAP = "refined_elbo - elbo"
+EXCESS = "kl - best_kl"
+ALL_COUNT = 0.99
+"""The effective share of the K samples above which the decoder ignores the code."""
+OPTIONAL = ("uncertainty", "log_evidence", "kl", "best_kl")
+"""Scores that only some runs have."""
+HERE = "where method = $method and data = $data and dim = $dim"
+BY_SPLIT = f"""
+    select split, avg(log_likelihood) as ll, avg(refined_log_likelihood) as refined, avg(elbo) as elbo,
+           avg({GAP}) as gap, avg(ess) as ess, avg(refined_ess) as refined_ess,
+           sqrt(sum(mc_error ** 2)) / count(*) as error, sqrt(sum(refined_mc_error ** 2)) / count(*) as refined_error,
+           avg((khat > 0.7)::int) filter (not isnan(khat)) as bad,
+           avg((refined_khat > 0.7)::int) filter (not isnan(refined_khat)) as refined_bad
+    from scores {HERE} group by split order by split"""
 
 
-def result_tables(
-    experiment: Experiment, protocol: Protocol, store: Store, entries: Sequence[Entry]
-) -> tuple[list[ResultTable], Gathered]:
-    """The tables, and the runs that they are of.
+@dataclass(frozen=True)
+class Difference:
+    """How far a variant is ahead of the baseline.
+
+    Attributes:
+        instances: The paired difference over instances, each averaged over the splits that both variants have: it
+            holds for these trainings.
+        splits: The paired difference over splits, each averaged over instances: it holds for trainings like these.
+        ahead: The number of splits in which the variant is ahead.
+    """
+
+    instances: PairedDifference
+    splits: PairedDifference
+    ahead: int
+
+
+@dataclass(frozen=True)
+class VariantResult:
+    """The scores of one variant on one data set with one latent dimension.
+
+    Every `Summary` is over runs, one per split: the initialisation that is best on validation data.
+
+    Attributes:
+        row: The name of the variant.
+        done: The number of trainings that are done, over all splits and initialisations.
+        wanted: The number of trainings that the experiment asks for.
+        log_likelihood: The mean over test instances with proposals of the encoder.
+        refined: The mean with proposals fitted to each instance: a score of the model more than of the encoder.
+        elbo: The bound of the encoder.
+        gap: The amortization gap: the refined ELBO − the encoder's.
+        ess: The mean effective sample size, for both kinds of proposals.
+        bad: The share of instances with k̂ > 0.7 among those where k̂ is known, for both.
+        mc_error: The Monte-Carlo error of the mean of one run, for both.
+        differences: The difference from the baseline's log-likelihood, for both; empty for the baseline itself.
+        by_uncertainty: The rank correlation of the gap with the encoder's uncertainty, mean over runs; None if it
+            has none.
+        by_elbo: The rank correlation of the gap with −ELBO, which every encoder has.
+        parameters: The number of trainable parameters.
+        collapsed: The splits on which all samples of the encoder, or all of the fitted proposals, have equal weight:
+            the decoder ignores the code. (Or the proposals are the true posteriors, as they can be in toy problems.)
+    """
+
+    row: str
+    done: int
+    wanted: int
+    log_likelihood: Summary
+    refined: Summary
+    elbo: Summary
+    gap: Summary
+    ess: tuple[float, float]
+    bad: tuple[float, float]
+    mc_error: tuple[float, float]
+    differences: tuple[Difference, ...]
+    by_uncertainty: Correlation | None
+    by_elbo: Correlation | None
+    parameters: int
+    collapsed: tuple[int, ...]
+
+    def record(self) -> dict[str, Any]:
+        """The numbers, ready for JSON."""
+        record = asdict(self)
+        for name in ("ess", "bad", "mc_error", "differences"):
+            record[name] = dict(zip(("encoder", "refined"), record[name], strict=False))
+        return record
+
+
+@dataclass(frozen=True)
+class PosteriorResult:
+    """How far the encoders of one variant are from the true posterior on the grid, and what predicts the distance.
+
+    Attributes:
+        log_evidence: The exact log p(x).
+        kl: KL(q‖p) from the encoder's posterior to the true one.
+        best_kl: The same for the best diagonal Gaussian of each instance.
+        excess: kl − best_kl, the cost of amortization.
+        by_uncertainty: The rank correlations of kl and of the excess with the encoder's uncertainty.
+        by_elbo: The rank correlations with −ELBO.
+    """
+
+    log_evidence: Summary
+    kl: Summary
+    best_kl: Summary
+    excess: Summary
+    by_uncertainty: tuple[Correlation | None, Correlation | None]
+    by_elbo: tuple[Correlation | None, Correlation | None]
+
+
+class Results:
+    """The results that a store has for some entries of an experiment.
 
     Arguments:
-        experiment: What it is about.
-        protocol: At which expense.
-        store: Where the results are.
-        entries: Those of the experiment that are wanted.
+        store: The store.
+        entries: The entries that are wanted.
     """
-    gathered = Gathered(store, entries)
-    tables: list[ResultTable] = []
-    if gathered.done:
-        tables += posterior_tables(gathered) if experiment.grid else []
-        tables += likelihood_tables(experiment, protocol, gathered)
-    times = _times(experiment, protocol, gathered)
-    return tables + (time_tables(experiment, times) if times is not None else []), gathered
+
+    def __init__(self, store: Store, entries: Sequence[Entry]) -> None:
+        self.store, self.entries = store, list(entries)
+        self._records = {entry.job.identity: store.result(entry.job) for entry in entries}
+
+    @property
+    def done(self) -> int:
+        """The number of entries that have a result."""
+        return sum(self._records[entry.job.identity] is not None for entry in self.entries)
+
+    @cached_property
+    def environments(self) -> list[dict[str, Any]]:
+        """The different machines and versions that the results come from."""
+        found: list[dict[str, Any]] = []
+        for record in self._records.values():
+            if record is not None and record["environment"] not in found:
+                found.append(record["environment"])
+        return found
+
+    @cached_property
+    def fingerprints(self) -> dict[str, set[str]]:
+        """The fingerprints of the training data by data set: more than one means that runs had different data."""
+        found: dict[str, set[str]] = {}
+        for entry in self.entries:
+            record = self._records[entry.job.identity]
+            if record is not None:
+                found.setdefault(entry.data, set()).add(record["fingerprint"])
+        return found
+
+    def sizes(self, data: str) -> list[tuple[int, int]]:
+        """The numbers of training and of scored instances."""
+        found = [self._records[entry.job.identity] for entry in self.entries if entry.data == data]
+        counts = [record["instances"] for record in found if record is not None]
+        return sorted({(count["train"], count["test"]) for count in counts})
+
+    @cached_property
+    def _scores(self) -> "duckdb.DuckDBPyConnection":
+        """Table `runs`: the best on validation data of each split. Table `scores`: all of their instances."""
+        with extra("experiments"):
+            import duckdb
+
+        # One thread adds numbers in one order, so that the same store always gives the same digits.
+        connection = duckdb.connect(config={"threads": 1})
+        connection.execute(
+            "create table every (method text, data text, dim integer, split integer, identity text, "
+            "validation double, parameters bigint, file text)"
+        )
+        rows = [
+            (
+                entry.row,
+                entry.data,
+                entry.latent_dim,
+                entry.split,
+                entry.job.identity,
+                record["validation_elbo"],
+                record["parameters"],
+                str(self.store.scores(entry.job)),
+            )
+            for entry in self.entries
+            if (record := self._records[entry.job.identity]) is not None
+        ]
+        if rows:
+            connection.executemany(f"insert into every values ({', '.join('?' * len(rows[0]))})", rows)
+        connection.execute(
+            "create table runs as select * from every qualify row_number() over "
+            "(partition by method, data, dim, split order by isnan(validation), validation desc, identity) = 1"
+        )
+        files = [row[0] for row in connection.execute("select distinct file from runs order by file").fetchall()]
+        connection.execute(
+            "create table scores as select runs.method, runs.data, runs.dim, runs.split, found.* from runs join "
+            "(select *, filename as file from read_parquet(?, union_by_name = true, filename = true, "
+            "hive_partitioning = false)) as found using (file)",
+            [files],
+        )
+        for name in OPTIONAL:
+            connection.execute(f"alter table scores add column if not exists {name} double")
+        return connection
+
+    def columns(self) -> list[tuple[str, int]]:
+        """The data sets and latent dimensions, in the order of the entries."""
+        return list(dict.fromkeys((entry.data, entry.latent_dim) for entry in self.entries))
+
+    def variants(self, data: str, latent_dim: int) -> list[VariantResult]:
+        """The results of every variant that has at least one."""
+        if not self.done:
+            return []
+        mine = [entry for entry in self.entries if (entry.data, entry.latent_dim) == (data, latent_dim)]
+        rows = dict.fromkeys(entry.row for entry in mine)
+        found = (self._variant(row, data, latent_dim, [entry for entry in mine if entry.row == row]) for row in rows)
+        return [result for result in found if result is not None]
+
+    def _variant(self, row: str, data: str, latent_dim: int, entries: Sequence[Entry]) -> VariantResult | None:
+        place = {"method": row, "data": data, "dim": latent_dim}
+        splits = self._query(BY_SPLIT, place)
+        if not len(splits["split"]):
+            return None
+        about = self._query(f"select avg(parameters) as size from runs {HERE}", place)
+        found = (self._difference(place, score) for score in ("log_likelihood", "refined_log_likelihood"))
+        return VariantResult(
+            row,
+            done=sum(self._records[entry.job.identity] is not None for entry in entries),
+            wanted=len(entries),
+            log_likelihood=Summary.of(splits["ll"]),
+            refined=Summary.of(splits["refined"]),
+            elbo=Summary.of(splits["elbo"]),
+            gap=Summary.of(splits["gap"]),
+            ess=(float(splits["ess"].mean()), float(splits["refined_ess"].mean())),
+            bad=(float(splits["bad"].mean()), float(splits["refined_bad"].mean())),
+            mc_error=(float(splits["error"].mean()), float(splits["refined_error"].mean())),
+            differences=tuple(difference for difference in found if difference is not None),
+            by_uncertainty=self.correlation(row, data, latent_dim, "uncertainty", GAP),
+            by_elbo=self.correlation(row, data, latent_dim, "-elbo", GAP),
+            parameters=int(about["size"][0]),
+            collapsed=tuple(
+                int(split)
+                for split, *ess in zip(splits["split"], splits["ess"], splits["refined_ess"], strict=True)
+                if max(ess) > ALL_COUNT * entries[0].job.scoring.samples
+            ),
+        )
+
+    def _difference(self, place: Mapping[str, Any], score: str) -> Difference | None:
+        """The difference from the baseline; None for the baseline itself, and if no split has both."""
+        if place["method"] == BASELINE:
+            return None
+        pairs = (
+            f"select split, instance, ours.{score} as ours, theirs.{score} as theirs from scores as ours "
+            "join scores as theirs using (data, dim, split, instance) where ours.method = $method and "
+            "theirs.method = $baseline and data = $data and dim = $dim"
+        )
+        each, whole = (
+            self._query(
+                f"select avg(ours) as ours, avg(theirs) as theirs from ({pairs}) group by {what} order by {what}",
+                {**place, "baseline": BASELINE},
+            )
+            for what in ("instance", "split")
+        )
+        if len(each["ours"]) < 2:
+            return None
+        ahead = int((whole["ours"] > whole["theirs"]).sum())
+        return Difference(
+            paired_difference(each["ours"], each["theirs"]), paired_difference(whole["ours"], whole["theirs"]), ahead
+        )
+
+    def correlation(self, row: str, data: str, latent_dim: int, x: str, y: str) -> Correlation | None:
+        """The rank correlation over instances of two expressions of their scores, mean over runs.
+
+        None if a run lacks one of them, such as an uncertainty. Instances for which one is unknown are left out.
+        """
+        place = {"method": row, "data": data, "dim": latent_dim}
+        sql = f"select split, ({x})::double as x, ({y})::double as y from scores {HERE} order by split, instance"
+        found = self._query(sql, place)
+        each = []
+        for split in np.unique(found["split"]):
+            mine = found["split"] == split
+            one, other = (torch.from_numpy(found[name][mine]) for name in ("x", "y"))
+            known = ~(one.isnan() | other.isnan())
+            if not known.any():
+                return None
+            each.append(Correlation.of(one[known], other[known]))
+        return _mean(each) if each else None
+
+    def posterior(self, row: str, data: str, latent_dim: int) -> PosteriorResult:
+        """The comparison with the true posterior, of a variant that has results with a grid."""
+        place = {"method": row, "data": data, "dim": latent_dim}
+        scores = {"log_evidence": "log_evidence", "kl": "kl", "best_kl": "best_kl", "excess": EXCESS}
+        means = ", ".join(f"avg({score}) as {name}" for name, score in scores.items())
+        found = self._query(f"select {means} from scores {HERE} group by split order by split", place)
+
+        def by(predictor: str) -> tuple[Correlation | None, Correlation | None]:
+            over, excess = (self.correlation(row, data, latent_dim, predictor, distance) for distance in ("kl", EXCESS))
+            return over, excess
+
+        summaries = {name: Summary.of(found[name]) for name in scores}
+        return PosteriorResult(**summaries, by_uncertainty=by("uncertainty"), by_elbo=by("-elbo"))
+
+    def _query(self, sql: str, place: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Columns by name; null becomes NaN."""
+        found = self._scores.execute(sql, dict(place)).fetchnumpy()
+        return {
+            name: np.ma.filled(column.astype(float), np.nan) if np.ma.isMaskedArray(column) else np.asarray(column)
+            for name, column in found.items()
+        }
 
 
-def _times(experiment: Experiment, protocol: Protocol, gathered: Gathered) -> dict[str, Any] | None:
-    """Of the rows and columns that are wanted; of all where nothing is trained."""
-    found = read_times(gathered.store, experiment, protocol)
+def _mean(found: Sequence[Correlation]) -> Correlation:
+    """The mean over runs, with the standard error of one run: all have the same instances."""
+    return Correlation(*(float(np.mean(values)) for values in zip(*((c.rho, c.stderr) for c in found), strict=True)))
+
+
+def experiment_times(
+    experiment: Experiment, protocol: Protocol, results: Results, rows: Sequence[str]
+) -> dict[str, Any] | None:
+    """The inference times of some variants, for the data sets and latent dimensions of the results.
+
+    Of an experiment that only times, which has no such results, all columns are returned; None if nothing was measured.
+    """
+    found = read_times(results.store, experiment, protocol, rows)
     if found is None or not experiment.trained:
         return found
-    wanted, rows = gathered.columns(), {entry.row for entry in gathered.entries}
-    columns = [
-        {**column, "rows": {row: times for row, times in column["rows"].items() if row in rows}}
-        for column in found["columns"]
-        if (column["data"], column["latent_dim"]) in wanted
-    ]
-    return {**found, "columns": columns}
+    wanted = results.columns()
+    return {**found, "columns": [one for one in found["columns"] if (one["data"], one["latent_dim"]) in wanted]}
 
 
-def result_record(experiment: Experiment, protocol: Protocol, gathered: Gathered) -> dict[str, Any]:
-    """The numbers of the tables, ready for JSON; what is not known is None."""
+def experiment_record(
+    experiment: Experiment, protocol: Protocol, results: Results, times: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The numbers of all tables of an experiment, ready for JSON; what is unknown is None.
+
+    Arguments:
+        experiment: The experiment.
+        protocol: The protocol under which it was run.
+        results: Its results.
+        times: Its inference times, see `experiment_times`.
+    """
     columns = []
-    for data, dim in gathered.columns():
-        lines = [asdict(line) for line in gathered.lines(data, dim)]
-        for line in lines:
-            for name in ("ess", "bad", "mc_error", "differences"):  # of both proposals
-                line[name] = dict(zip(("encoder", "refined"), line[name], strict=False))
-            if experiment.grid:
-                line["posterior"] = asdict(gathered.posterior_line(line["row"], data, dim))
-        columns.append({"data": data, "latent_dim": dim, "rows": lines})
+    for data, dim in results.columns():
+        rows = [result.record() for result in results.variants(data, dim)]
+        if experiment.grid:
+            rows = [{**row, "posterior": asdict(results.posterior(row["row"], data, dim))} for row in rows]
+        columns.append({"data": data, "latent_dim": dim, "rows": rows})
     record = {
         "experiment": experiment.name,
         "protocol": protocol.name,
-        "runs": len(gathered.entries),
-        "done": gathered.done,
+        "runs": len(results.entries),
+        "done": results.done,
         "columns": columns,
-        "times": _times(experiment, protocol, gathered),
+        "times": times,
     }
     known: dict[str, Any] = without_nan(record)
     return known

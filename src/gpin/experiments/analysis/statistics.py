@@ -1,24 +1,24 @@
-"""Runs compared as in the paper, and more honestly: instance by instance."""
+"""Comparisons of runs: t-tests over runs as in the paper, and paired differences instance by instance."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-__all__ = ["Mark", "PairedDifference", "Summary", "mark", "paired_difference"]
+from gpin.report.tables import Mark
+
+__all__ = ["PairedDifference", "Summary", "mark", "paired_difference"]
 
 Numbers = Sequence[float] | np.ndarray
-Mark = Literal["red", "blue", ""]
 
 SIGNIFICANCE = 0.01
-"""Above it there is little evidence of a difference."""
+"""The p-value above which two means are not significantly different."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and standard deviation of a score over runs (the deviation is NaN for one run)."""
+    """The mean and standard deviation of a score over runs (the deviation is NaN for one run)."""
 
     mean: float
     std: float
@@ -26,7 +26,7 @@ class Summary:
 
     @classmethod
     def of(cls, values: Numbers) -> "Summary":
-        """Of one score a run.
+        """The summary of one score per run.
 
         Example:
             >>> Summary.of([1.0, 2.0, 3.0])
@@ -37,7 +37,7 @@ class Summary:
         return cls(float(numbers.mean()), std, len(numbers))
 
     def p_value(self, other: "Summary") -> float:
-        """Of Welch's two-sided t-test that both have one mean; NaN where a deviation is not known."""
+        """The p-value of Welch's two-sided t-test for equal means; NaN if a standard deviation is unknown."""
         if self.runs < 2 or other.runs < 2:
             return math.nan
         from scipy.stats import ttest_ind_from_stats
@@ -47,7 +47,9 @@ class Summary:
 
 
 def mark(column: Mapping[str, Summary]) -> dict[str, Mark]:
-    """The best of a column red, and blue what a t-test at 1 % cannot tell from it; higher is better.
+    """Mark the best of a column red, and blue what does not differ significantly from it (t-test at 1 %).
+
+    Higher is better.
 
     Example:
         >>> mark({"a": Summary(2.0, 0.1, 10), "b": Summary(1.99, 0.1, 10), "c": Summary(1.0, 0.1, 10)})
@@ -74,7 +76,7 @@ class PairedDifference:
 
 
 def paired_difference(ours: Numbers, theirs: Numbers) -> PairedDifference:
-    """Ours less theirs, instance by instance, with Student's 95 % interval for the mean.
+    """The mean of ours − theirs over instances, with Student's 95 % interval.
 
     Example:
         >>> found = paired_difference([2.0, 3.0, 4.0], [1.0, 1.0, 1.0])

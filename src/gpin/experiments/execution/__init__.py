@@ -1,1 +1,1 @@
-"""Running experiments: jobs, the store of their results, leases, workers and executors."""
+"""The execution of experiments: jobs, the store of their results, leases, workers, executors, cost and timing."""

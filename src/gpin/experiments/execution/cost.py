@@ -1,4 +1,4 @@
-"""What an experiment would take: runs, parameters, memory and time, from a measured step of every method."""
+"""What an experiment would cost: runs, parameters, memory and time, from a measured step of every variant."""
 
 import math
 import statistics
@@ -13,29 +13,29 @@ import torch
 from gpin._core.threads import threads
 from gpin.data import BENCHMARKS, split_rows
 from gpin.evaluation.grid import grid_scores
-from gpin.experiments.analysis.tables import ResultTable
 from gpin.experiments.execution.jobs import Job
-from gpin.experiments.protocols import ROWS, Entry
+from gpin.experiments.protocols import Entry, variant_named
+from gpin.report.tables import ResultTable
 from gpin.vae import VAE, build
 
-__all__ = ["Expense", "expense"]
+__all__ = ["CostEstimate", "RunGroup", "estimate_cost"]
 
 STEPS, POINTS = 3, 8
-"""Training steps and test points that are measured."""
+"""The numbers of training steps and of test instances that are measured."""
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Runs that differ in nothing but their seeds.
+class RunGroup:
+    """Runs that differ only in their seeds.
 
     Attributes:
-        row: The method.
+        row: The name of the variant.
         data: The data set.
-        latent_dim: d.
-        runs: How many.
-        parameters: Of each.
-        step_seconds: A training step.
-        run_seconds: All steps, validations and scores of a run.
+        latent_dim: The latent dimension.
+        runs: The number of runs.
+        parameters: The number of parameters of each.
+        step_seconds: The time of one training step.
+        run_seconds: The time of all steps, validations and scores of one run.
     """
 
     row: str
@@ -48,34 +48,34 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Expense:
-    """What it would take.
+class CostEstimate:
+    """What some runs would cost.
 
     Attributes:
-        kinds: Of runs.
-        workers: At a time.
-        threads: Of each worker.
-        memory: Peak of this process while it measured, bytes: a worker's needs more for data and scores.
+        kinds: The groups of runs.
+        workers: The number of runs at a time.
+        threads: The number of threads of each worker.
+        memory: The peak memory of this process while it measured, in bytes; a worker needs more for data and scores.
     """
 
-    kinds: Sequence[Kind]
+    kinds: Sequence[RunGroup]
     workers: int
     threads: int
     memory: int
 
     @property
     def seconds(self) -> float:
-        """All runs, shared among the workers; no less than the longest."""
+        """The time of all runs, shared among the workers, and at least that of the longest run."""
         shared = sum(kind.runs * kind.run_seconds for kind in self.kinds) / self.workers
         return max([shared, *(kind.run_seconds for kind in self.kinds)])
 
     @property
     def runs(self) -> int:
-        """All."""
+        """The number of all runs."""
         return sum(kind.runs for kind in self.kinds)
 
     def record(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """The numbers, ready for JSON."""
         kinds = [vars(kind) for kind in self.kinds]
         return {
             "runs": self.runs,
@@ -87,10 +87,10 @@ class Expense:
         }
 
     def table(self, title: str) -> ResultTable:
-        """For a person."""
+        """The estimate as a table."""
         rows = [
             [
-                f"{kind.data} d={kind.latent_dim} {ROWS[kind.row].title}",
+                f"{kind.data} d={kind.latent_dim} {variant_named(kind.row).title}",
                 str(kind.runs),
                 f"{kind.parameters:,}",
                 f"{1000 * kind.step_seconds:.0f} ms",
@@ -107,23 +107,23 @@ class Expense:
         return ResultTable(title, ["", "runs", "parameters", "a step", "a run", "all runs"], rows, notes=notes)
 
 
-def expense(entries: Sequence[Entry], workers: int, each: int = 1) -> Expense:
-    """Measure a step and a score of every kind of run.
+def estimate_cost(entries: Sequence[Entry], workers: int, each: int = 1) -> CostEstimate:
+    """Estimate the cost of runs by measuring a training step and the scores of one run per group.
 
     Arguments:
         entries: The runs.
-        workers: At a time.
-        each: Threads of a worker.
+        workers: The number of runs at a time.
+        each: The number of threads of each worker.
     """
     kinds: dict[tuple[str, str, int], list[Entry]] = {}
     for entry in entries:
         kinds.setdefault((entry.data, entry.row, entry.latent_dim), []).append(entry)
     with threads(each):
-        measured = [_kind(same) for same in kinds.values()]
-    return Expense(measured, workers, each, _peak_memory())
+        measured = [_measure(same) for same in kinds.values()]
+    return CostEstimate(measured, workers, each, _peak_memory())
 
 
-def _kind(same: Sequence[Entry]) -> Kind:
+def _measure(same: Sequence[Entry]) -> RunGroup:
     entry, job = same[0], same[0].job
     model, training = job.settings.model, job.settings.training
     shape = BENCHMARKS[job.data].shape
@@ -135,13 +135,13 @@ def _kind(same: Sequence[Entry]) -> Kind:
     stages = vae.inference.stages()
     shares = sum(stage.share for stage in stages)
     step = epoch = 0.0
-    for i, stage in enumerate(stages):  # a recursive mixture grows
+    for i, stage in enumerate(stages):  # a recursive mixture grows from stage to stage
         vae.inference.begin_stage(i)
         own, check = _step_seconds(vae, x, training.learning_rate), _check_seconds(vae, x)
         step += own * stage.share / shares
         epoch += (batches[0] * own + batches[1] * check) * stage.share / shares
     run = training.epochs * epoch + test * _point_seconds(vae, x[:POINTS], job)
-    return Kind(entry.row, entry.data, entry.latent_dim, len(same), _size(vae), step, run)
+    return RunGroup(entry.row, entry.data, entry.latent_dim, len(same), _size(vae), step, run)
 
 
 def _check_seconds(vae: VAE, x: torch.Tensor) -> float:
@@ -151,7 +151,7 @@ def _check_seconds(vae: VAE, x: torch.Tensor) -> float:
 
 
 def _point_seconds(vae: VAE, x: torch.Tensor, job: Job) -> float:
-    """To score an instance."""
+    """The time to score one instance."""
     vae.eval()
     taken = sum(_seconds(lambda p=p: vae.log_likelihood(x, job.scoring.samples, p)) for p in PROPOSALS)
     if job.scoring.grid:
@@ -163,7 +163,7 @@ PROPOSALS = ("encoder", "refined")
 
 
 def _counts(job: Job) -> tuple[int, int, int]:
-    """Instances for training, validation and scores, of the original data set."""
+    """The numbers of instances for training, validation and scores, from the original data set."""
     count, test = BENCHMARKS[job.data].counts
     rows = split_rows(count, test is not None, 0)
     sizes = len(rows.train), len(rows.validation), test if rows.test is None else len(rows.test)
@@ -209,7 +209,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """A time as a person says it.
+    """A time in a unit that is easy to read.
 
     Example:
         >>> _duration(40), _duration(4000), _duration(400000)

@@ -1,6 +1,6 @@
-"""Where workers run: processes of this machine, Slurm's job arrays, or a Ray cluster.
+"""Executors: where jobs run, in this process, in processes of this machine, on Slurm or on a Ray cluster.
 
-All of them run `worker.work_off`, and what one has begun another can finish: the store keeps everything.
+All of them leave everything in the store, so what one has started another can finish.
 """
 
 import math
@@ -14,42 +14,60 @@ from typing import Any
 
 from gpin._core.errors import InputError, TrainingError
 from gpin._core.extras import extra
+from gpin._core.threads import threads as use_threads
 from gpin.data import data_folder
 from gpin.data.io import one_line
 from gpin.experiments.execution.jobs import Job
 from gpin.experiments.execution.store import Store
-from gpin.experiments.execution.worker import LOG, work_off, worker_name, write_plan
+from gpin.experiments.execution.worker import LOG, run_jobs, run_plan, worker_name, write_plan
 
-__all__ = ["EXECUTORS", "run_local", "run_ray", "run_slurm"]
+__all__ = ["EXECUTORS", "run_local", "run_ray", "run_serial", "run_slurm"]
 
 DEATHS = 3
-"""Workers that may die in a row without having begun a job before the driver starts no more."""
+"""The number of workers that may die in a row without having started a job before the executor gives up."""
 RETRIES = 100
-"""How often Ray starts a worker that died again, and Slurm one whose time was over."""
+"""How often Ray restarts a worker that died, and Slurm one whose time was over."""
 PATIENCE = 20.0
-"""Seconds that a worker has to end when it is told to."""
+"""Seconds that a worker has to end when it is terminated."""
 POLL = 0.5
-"""Seconds between two looks at the workers."""
+"""Seconds between two checks of the workers."""
 
 Watch = Callable[[], None]
+
+
+def run_serial(
+    store: Store, jobs: Sequence[Job], workers: int, threads: int = 1, watch: Watch = lambda: None, **_: Any
+) -> None:
+    """Run jobs one after the other in this process, which also knows methods that were registered in it.
+
+    Arguments:
+        store: The store of the results.
+        jobs: The jobs.
+        workers: Taken as 1.
+        threads: The number of threads.
+        watch: Called before and after every job.
+    """
+    _check(workers, threads)
+    with use_threads(threads):
+        run_jobs(store, jobs, watch=watch)
 
 
 def run_local(
     store: Store, jobs: Sequence[Job], workers: int, threads: int = 1, watch: Watch = lambda: None, **_: Any
 ) -> None:
-    """Do all jobs in processes of this machine; a worker that dies is replaced, and a job of which many die has failed.
+    """Run jobs in processes of this machine; a worker that dies is replaced, and a job of which many die has failed.
 
     Arguments:
-        store: Where the results go.
-        jobs: What to do.
-        workers: Processes at a time.
-        threads: Of each.
-        watch: Called again and again while they work.
+        store: The store of the results.
+        jobs: The jobs.
+        workers: The number of processes.
+        threads: The number of threads of each.
+        watch: Called repeatedly while they run.
     """
     _check(workers, threads)
     plan = write_plan(store, jobs)
-    # -P: files of the folder one is in are nobody's modules.
-    command = [sys.executable, "-P", "-m", work_off.__module__, str(store.root), str(plan)]
+    # -P: files in the current folder must not be imported as modules.
+    command = [sys.executable, "-P", "-m", run_plan.__module__, str(store.root), str(plan)]
     command += [str(threads), str(os.getpid())]
     waiting = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": str(threads)}
     log = store.root / LOG
@@ -77,7 +95,7 @@ def run_local(
                             stdout=output,
                             stderr=output,
                             stdin=subprocess.DEVNULL,
-                            start_new_session=True,  # Ctrl-C is for the driver, which ends them
+                            start_new_session=True,  # Ctrl-C is for this process, which ends them
                         )
                     )
                 watch()
@@ -88,16 +106,16 @@ def run_local(
         for process in alive:
             try:
                 process.wait(timeout=PATIENCE)
-            except subprocess.TimeoutExpired:  # it can lose nothing
+            except subprocess.TimeoutExpired:  # everything up to the last checkpoint is kept
                 process.kill()
                 process.wait()
 
 
 class _SlurmWorker:
-    """`work_off` that submitit queues again when its time is over: the next one goes on where this one stood."""
+    """`run_plan` that submitit queues again when its time is over: the next one resumes where this one stopped."""
 
     def __call__(self, *arguments: Any) -> None:
-        work_off(*arguments)
+        run_plan(*arguments)
 
     def checkpoint(self, *arguments: Any) -> Any:
         """What to submit in place of this one."""
@@ -115,18 +133,18 @@ def run_slurm(
     options: dict[str, Any] | None = None,
     **_: Any,
 ) -> None:
-    """Submit an array of workers to Slurm and watch it; the driver may be stopped, the workers go on.
+    """Submit an array of workers to Slurm and wait for it; if this process is stopped, the workers continue.
 
-    When all of them have died and got somewhere on the way, there is another array for what is left.
+    When all workers have died after making progress, another array is submitted for what is left.
 
     Arguments:
-        store: Where the results go; every node must see it.
-        jobs: What to do.
-        workers: Tasks of the array.
-        threads: CPUs of each.
-        watch: Called again and again while they work.
+        store: The store of the results; every node must see it.
+        jobs: The jobs.
+        workers: The number of tasks of the array.
+        threads: The number of CPUs of each.
+        watch: Called repeatedly while they run.
         cluster: "local" runs the same on this machine, for tests; by default Slurm.
-        options: More for submitit, such as {"timeout_min": 600, "slurm_partition": "gpu"}.
+        options: More options for submitit, such as {"timeout_min": 600, "slurm_partition": "gpu"}.
     """
     _check(workers, threads)
     submitit = _submitit()
@@ -168,15 +186,15 @@ def run_ray(
     address: str | None = None,
     **_: Any,
 ) -> None:
-    """Do all jobs on a Ray cluster; a worker that dies is started again elsewhere, and all share the GPUs.
+    """Run jobs on a Ray cluster; a worker that dies is restarted elsewhere, and the workers share the GPUs.
 
     Arguments:
-        store: Where the results go; every node must see it.
-        jobs: What to do.
-        workers: Tasks at a time.
-        threads: CPUs of each.
-        watch: Called again and again while they work.
-        address: Of the cluster, such as "auto"; by default a cluster of this machine alone.
+        store: The store of the results; every node must see it.
+        jobs: The jobs.
+        workers: The number of tasks.
+        threads: The number of CPUs of each.
+        watch: Called repeatedly while they run.
+        address: The address of the cluster, such as "auto"; by default a cluster on this machine alone.
     """
     _check(workers, threads)
     with extra("ray"):
@@ -192,7 +210,7 @@ def run_ray(
     try:
         # A task that asks for no GPU sees none.
         gpus = min(1.0, ray.cluster_resources().get("GPU", 0) / workers)
-        task = ray.remote(work_off).options(
+        task = ray.remote(run_plan).options(
             num_cpus=threads, num_gpus=math.floor(1e4 * gpus) / 1e4, max_retries=RETRIES
         )
         waiting = [task.remote(str(store.root.resolve()), plan, threads, "Ray's log") for _ in range(workers)]
@@ -203,7 +221,7 @@ def run_ray(
             for one in ended:
                 try:
                     ray.get(one)
-                except ray.exceptions.RayError as error:  # the others may do without it
+                except ray.exceptions.RayError as error:  # the other workers may still do its jobs
                     reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
     finally:
         ray.shutdown()
@@ -212,13 +230,13 @@ def run_ray(
 
 
 def _standing(store: Store, jobs: Sequence[Job]) -> tuple[int, int]:
-    """How many jobs are left, and how many workers died of them: what changes when workers get anywhere."""
+    """The numbers of jobs that are left and of workers that died of them: they change with any progress."""
     left = store.left(jobs)
     return len(left), sum(len(store.attempts(job)) for job in left)
 
 
 def _check_done(store: Store, jobs: Sequence[Job], reason: str) -> None:
-    """Complain of jobs that are neither done nor failed though no worker is left."""
+    """Raise an error if jobs are neither done nor failed though no worker is left."""
     if left := store.left(jobs):
         raise TrainingError(f"no worker is left, and {len(left)} of {len(jobs)} runs are not done: {reason}")
 
@@ -235,5 +253,5 @@ def _submitit() -> Any:
     return submitit
 
 
-EXECUTORS = {"local": run_local, "slurm": run_slurm, "ray": run_ray}
-"""By name."""
+EXECUTORS = {"serial": run_serial, "local": run_local, "slurm": run_slurm, "ray": run_ray}
+"""The executors by name."""

@@ -20,19 +20,19 @@ from gpin.vae import VAE
 __all__ = ["Job", "Scoring", "score_instances"]
 
 RECIPE = 2
-"""To be raised by every change after which a job would give other numbers, in training, in scores or in a default,
-and not by one that rounds otherwise, as another machine does too."""
+"""To be raised by every change after which a job would give other numbers, in training, in scores or in a default, but
+not by one that only changes rounding, as another machine does too."""
 
 
 class Scoring(Config):
     """How a trained model is scored.
 
     Arguments:
-        samples: K, the importance samples for each instance and proposal.
-        instances: Test instances that are scored, chosen at random; none scores all.
-        seed: Of that choice, which is the same for all jobs, so that they can be compared pair by pair; and of the
-            noise, which begins anew with every batch and proposal.
-        grid: With two latent dimensions, compare the encoder with the true posterior on a grid too.
+        samples: K, the number of importance samples per instance and proposal.
+        instances: The number of test instances that are scored, chosen at random; None scores all.
+        seed: The seed of that choice, which is the same for all jobs so that they can be compared instance by instance,
+            and of the noise, which is drawn anew for every batch and proposal.
+        grid: Whether the encoder is also compared with the true posterior on a grid, with two latent dimensions.
     """
 
     samples: int = Field(default=100, ge=25)
@@ -42,12 +42,12 @@ class Scoring(Config):
 
 
 class Job(Config):
-    """What to train on which benchmark set, and how to score it; all of it decides the result.
+    """What to train on which benchmark set, and how to score it: everything that determines the result.
 
     Arguments:
-        data: The benchmark set's name.
-        settings: The run's.
-        scoring: Of the trained model.
+        data: The name of the benchmark set.
+        settings: The settings of the run.
+        scoring: How the trained model is scored.
     """
 
     data: str
@@ -56,16 +56,16 @@ class Job(Config):
 
     @cached_property
     def identity(self) -> str:
-        """The hash of its canonical form, by which the store knows it: of all that is not by default, and the recipe.
+        """The hash that names the job in the store, of all settings that differ from their defaults, and the recipe.
 
-        An option that is added later, and does nothing by default, so leaves the results that are there where they are.
+        An option that is added later and does nothing by default does not change it, so older results stay valid.
         """
         return checksum({"recipe": RECIPE, "job": self.model_dump(mode="json", exclude_defaults=True)})[:16]
 
 
 @torch.no_grad()
 def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]:
-    """Scores of every instance as the columns of a table, each `(n,)`.
+    """The scores of every instance as the columns of a table, each `(n,)`.
 
     `instance` is the number of the instance in the test part. The other columns are those of
     `gpin.evaluation.scores.SCORES` that can be measured from the log-likelihoods with proposals of the encoder and

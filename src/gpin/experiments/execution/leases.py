@@ -1,8 +1,8 @@
-"""Leases: of several workers, on one machine or many, one holds a folder, until it lets go or dies.
+"""Leases: of several workers, on one machine or many, only one holds a folder, until it releases it or dies.
 
-A lease is a file in the folder, made by its holder and touched by it every few seconds. Who finds that it was not
-touched for long, or that the process which made it is gone from this machine, takes it over. Times are those of the
-file system, by which all machines judge alike.
+A lease is a file in the folder that its holder makes and touches every few seconds. A worker that finds a lease which
+was not touched for long, or whose process no longer exists on this machine, takes it over. Times are those of the file
+system, so that all machines agree on them.
 """
 
 import json
@@ -21,22 +21,22 @@ from gpin._core.files import checksum
 __all__ = ["BEAT", "STALE", "lease", "leased"]
 
 BEAT = 5.0
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 STALE = 60.0
-"""Seconds without one, after which the holder is taken for dead."""
+"""Seconds without a heartbeat after which the holder is considered dead."""
 
 NAME = "lease.json"
 
 
 @contextmanager
 def lease(folder: Path, lost: Callable[[], None], beat: float = BEAT, stale: float = STALE) -> Iterator[bool]:
-    """Whether the folder is ours, for as long as the context lasts.
+    """Yield whether this process holds the folder, for as long as the context lasts.
 
     Arguments:
-        folder: What to hold; it is made.
-        lost: Called, in a thread of its own, if somebody else took over because this process was not heard of.
-        beat: Seconds between signs of life.
-        stale: Seconds after which a silent holder is taken for dead.
+        folder: The folder to hold; it is made.
+        lost: Called in a thread of its own if another process took over because this one showed no heartbeat.
+        beat: Seconds between two heartbeats.
+        stale: Seconds without a heartbeat after which a holder is considered dead.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
@@ -79,7 +79,7 @@ def leased(folder: Path, stale: float = STALE) -> bool:
 
 
 def _machine() -> str:
-    """The name of this machine, with what its processes are counted from: names alone can be the same."""
+    """The name of this machine with its boot and process namespace, because names alone may not be unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{platform.node()} {boot} {os.readlink('/proc/self/ns/pid')}"
@@ -92,16 +92,16 @@ def _process() -> dict[str, Any]:
 
 
 def _started(process: Any) -> str | None:
-    """When a process of this machine was started, in the system's own count; None where there is none such."""
+    """The start time of a process on this machine, in the system's own units; None if there is no such process."""
     try:
         state, *numbers = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if state in "ZX" else numbers[18]  # a zombie is dead, though nobody has asked after it yet
+    return None if state in "ZX" else numbers[18]  # a zombie is dead, it only was not waited for yet
 
 
 def _make(path: Path, content: dict[str, Any]) -> bool:
-    """Make the file with all of its content at once, unless it is there."""
+    """Make the file with all of its content at once, unless it exists."""
     beside = path.with_name(f"{path.name}.{content['holder']}")
     try:
         beside.write_text(json.dumps(content))
@@ -114,7 +114,7 @@ def _make(path: Path, content: dict[str, Any]) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What a lease says; nothing if it is damaged."""
+    """The content of a lease; empty if it is damaged."""
     try:
         content = json.loads(path.read_text())
     except ValueError:
@@ -123,7 +123,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _holds(path: Path, holder: str) -> bool | None:
-    """Whether the lease is this holder's; None where nobody can tell, for file systems have their bad moments."""
+    """Whether the lease belongs to this holder; None if that cannot be read, as file systems fail at times."""
     try:
         found = _read(path).get("holder")
     except FileNotFoundError:
@@ -134,7 +134,7 @@ def _holds(path: Path, holder: str) -> bool | None:
 
 
 def _dead(path: Path, content: dict[str, Any], stale: float) -> bool:
-    """Whether the holder is gone: it was not heard of for long, or its process is no more."""
+    """Whether the holder is dead: it showed no heartbeat for long, or its process no longer exists."""
     here = platform.system() == "Linux" and content.get("machine") == _machine()
     if here and _started(content.get("process")) != content.get("started"):
         return True
@@ -143,14 +143,14 @@ def _dead(path: Path, content: dict[str, Any], stale: float) -> bool:
 
 
 def _age(path: Path, when: Literal["st_mtime", "st_ctime"]) -> float | None:
-    """Seconds since a file was touched, or linked, by the clock of its file system; None where that is not known."""
+    """Seconds since a file was touched, or linked, by the clock of its file system; None if that is unknown."""
     clock = path.with_name(f".clock.{uuid.uuid4().hex}")
     try:
         touched = float(getattr(path.stat(), when))
         try:
             clock.touch()
             return float(getattr(clock.stat(), when)) - touched
-        except OSError:  # where nothing can be written, the clock of this machine must do
+        except OSError:  # without write access only the clock of this machine is left
             return time.time() - touched
         finally:
             with suppress(OSError):
@@ -160,23 +160,23 @@ def _age(path: Path, when: Literal["st_mtime", "st_ctime"]) -> float | None:
 
 
 def _take_over(path: Path, stale: float) -> bool:
-    """Remove the lease of a dead holder; of several who try at once, one succeeds."""
+    """Remove the lease of a dead holder; of several processes that try at once, one succeeds."""
     try:
         content = _read(path)
     except OSError:
         return False
     if not _dead(path, content, stale):
         return False
-    # Who makes this link may remove the lease, and nobody else. It is named after the dead holder, so that who comes
-    # late, when there is a new lease already, links to that one, sees it, and has disturbed nobody.
+    # Only the process that makes this link may remove the lease. The link is named after the dead holder: a process
+    # that comes late, when there is a new lease already, links to the new one, sees that, and has removed nothing.
     claim = path.with_name(f"{path.name}.{checksum(content)}")
     try:
         os.link(path, claim)
-    except FileExistsError:  # somebody was faster
+    except FileExistsError:  # another process was faster
         age = _age(claim, "st_ctime")
         if age is None or age <= stale:
             return False
-        claim.unlink(missing_ok=True)  # and died on the way
+        claim.unlink(missing_ok=True)  # and died before it was done
         return _take_over(path, stale)
     except OSError:
         return False

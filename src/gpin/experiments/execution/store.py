@@ -1,16 +1,16 @@
-"""The store of an experiment: a folder a job, named by the hash of the job.
+"""The store of experiments: one folder per job, named by the hash of the job.
 
-| file | holds |
+| file | content |
 |---|---|
 | `job.json` | the job |
-| `result.json` | the run in numbers, with machine and versions, and the checksum of the scores: written last |
+| `result.json` | the numbers of the run, machine and versions, and the checksum of the scores; written last |
 | `instances.parquet` | the scores of every test instance |
-| `failure.json` | in place of a result, why there is none |
-| `lease.json` | while somebody works on it, who |
-| `attempts.json` | the workers that began it and came to no end: who works on it, and before that one those that died |
-| `run/` | the run, as `gpin train` makes it: to resume it, or to use the model |
+| `failure.json` | instead of a result: why the job failed |
+| `lease.json` | the worker that has the job at present |
+| `attempts.json` | the workers that started the job and did not finish it: those that died, and the present one |
+| `run/` | the run, as `gpin train` makes it, to resume it or to use the model |
 
-The tables need no more than the first three, which are small.
+The tables need only the first three, which are small.
 """
 
 import hashlib
@@ -26,14 +26,16 @@ from gpin.experiments.execution.jobs import Job
 from gpin.experiments.execution.leases import lease, leased
 from gpin.runs.outputs import write_table
 
-__all__ = ["Store"]
+__all__ = ["State", "Store"]
+
+State = Literal["done", "running", "failed", "waiting"]
 
 JOB, RESULT, FAILURE, ATTEMPTS = "gpin-job", "gpin-result", "gpin-failure", "gpin-attempts"
 VERSION = 1
 
 
 class Store:
-    """Where jobs and their results are.
+    """A folder of jobs and their results.
 
     Arguments:
         root: The folder; it is made when something is written.
@@ -43,10 +45,10 @@ class Store:
         self.root = as_path(root, "the store")
         if self.root.exists() and not self.root.is_dir():
             raise InputError(f"{self.root} is a file, and the store must be a folder")
-        self._known: dict[str, dict[str, Any]] = {}  # results, once they were seen whole
+        self._known: dict[str, dict[str, Any]] = {}  # results that were verified once
 
     def folder(self, job: Job) -> Path:
-        """The job's."""
+        """The folder of a job."""
         return self.root / job.identity
 
     def scores(self, job: Job) -> Path:
@@ -54,15 +56,15 @@ class Store:
         return self.folder(job) / "instances.parquet"
 
     def lease(self, job: Job, lost: Callable[[], None]) -> AbstractContextManager[bool]:
-        """Whether the job is ours to do, see `gpin.experiments.execution.leases`."""
+        """A context that yields whether this process holds the job, see `gpin.experiments.execution.leases`."""
         return lease(self.folder(job), lost)
 
     def running(self, job: Job) -> bool:
-        """Whether somebody works on it."""
+        """Whether a worker has the job."""
         return leased(self.folder(job))
 
     def result(self, job: Job) -> dict[str, Any] | None:
-        """What came of a job; None where it is not done, or where its files are damaged and it must be done again."""
+        """The result of a job; None if it is not done, or if its files are damaged so that it must be run again."""
         if job.identity in self._known:
             return self._known[job.identity]
         try:
@@ -78,21 +80,21 @@ class Store:
         return record
 
     def failure(self, job: Job) -> str | None:
-        """Why a job has no result."""
+        """The reason why a job failed; None if it did not."""
         try:
             return str(read_record(self.folder(job) / "failure.json", FAILURE, VERSION, "a failure")["reason"])
         except (InputError, OSError):
             return None
 
     def forget_failure(self, job: Job) -> None:
-        """Have it tried again, however many workers died of it; what somebody is at is left alone."""
+        """Let a failed job be tried again, however many workers died of it; a running one is left alone."""
         if self.running(job):
             return
         (self.folder(job) / "failure.json").unlink(missing_ok=True)
         self._note_attempts(job, [])
 
     def attempts(self, job: Job) -> list[str]:
-        """The workers that began a job and came to no end, by name: who works on it, and those that died."""
+        """The names of the workers that started a job and did not finish it: those that died, and the present one."""
         try:
             record = read_record(self.folder(job) / "attempts.json", ATTEMPTS, VERSION, "a list of attempts")
         except (InputError, OSError):
@@ -101,9 +103,9 @@ class Store:
 
     @contextmanager
     def attempt(self, job: Job, worker: str) -> Iterator[list[str]]:
-        """An attempt of this worker at a job that is leased to it; yields those that died of the job before.
+        """Note an attempt of this worker at a job that it holds; yields the workers that died of the job before.
 
-        One that ends with an exception has let the job go, and was none. One whose process dies stays noted.
+        An attempt that ends with an exception has released the job and does not count. One whose process dies does.
         """
         died = self.attempts(job)
         self._note_attempts(job, [*died, worker])
@@ -121,8 +123,8 @@ class Store:
         else:
             path.unlink(missing_ok=True)
 
-    def state(self, job: Job) -> Literal["done", "running", "failed", "waiting"]:
-        """Where a job stands."""
+    def state(self, job: Job) -> State:
+        """The state of a job."""
         if self.result(job) is not None:
             return "done"
         if self.running(job):
@@ -130,13 +132,13 @@ class Store:
         return "waiting" if self.failure(job) is None else "failed"
 
     def begin(self, job: Job) -> None:
-        """Note what the folder is for."""
+        """Make the folder of a job and write the job to it."""
         self.folder(job).mkdir(parents=True, exist_ok=True)
         remove_unfinished(self.folder(job))
         write_record(self.folder(job) / "job.json", JOB, VERSION, job.model_dump(mode="json"))
 
     def fail(self, job: Job, reason: str) -> None:
-        """Note why there is no result."""
+        """Write why a job failed."""
         write_record(self.folder(job) / "failure.json", FAILURE, VERSION, {"reason": reason})
 
     def finish(self, job: Job, record: Mapping[str, Any], scores: Mapping[str, Any]) -> None:
@@ -146,9 +148,9 @@ class Store:
         write_record(self.folder(job) / "result.json", RESULT, VERSION, {**record, "scores_sha256": digest})
 
     def missing(self, jobs: Iterable[Job]) -> list[Job]:
-        """Those that are not done."""
+        """The jobs that are not done."""
         return [job for job in jobs if self.result(job) is None]
 
     def left(self, jobs: Iterable[Job]) -> list[Job]:
-        """Those that are neither done nor failed."""
+        """The jobs that are neither done nor failed."""
         return [job for job in self.missing(jobs) if self.failure(job) is None]

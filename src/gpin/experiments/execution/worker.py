@@ -1,4 +1,4 @@
-"""Workers: each does the jobs that nobody else does, from wherever they were left. All executors run these."""
+"""Workers: processes that run the jobs which no other worker has, from the last checkpoint. All executors use them."""
 
 import os
 import platform
@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,20 +24,20 @@ from gpin.runs import train
 from gpin.runs.folder import environment
 from gpin.runs.rows import random_rows
 
-__all__ = ["LOG", "do", "main", "read_plan", "work", "work_off", "worker_name", "write_plan"]
+__all__ = ["LOG", "main", "read_plan", "run_job", "run_jobs", "run_plan", "worker_name", "write_plan"]
 
 PLAN_VERSION = 1
 CHECKPOINT_SECONDS = 20.0
 LOST = 75
-"""Exit code of a worker that was taken for dead."""
+"""The exit code of a worker that was considered dead."""
 ATTEMPTS = 3
-"""Workers that may die of a job before it is given up."""
+"""The number of workers that may die of a job before it counts as failed."""
 LOG = "workers.log"
-"""In the store, what the workers of this machine print."""
+"""The file in the store with the output of the workers on this machine."""
 
 
-def do(store: Store, job: Job) -> None:
-    """Train and score a job, and write its result; what was trained before is not trained again."""
+def run_job(store: Store, job: Job) -> None:
+    """Train and score a job and write its result; training resumes from the last checkpoint."""
     store.begin(job)
     data: list[DataSet] = []
     run, vae, history = train(
@@ -65,52 +65,55 @@ def do(store: Store, job: Job) -> None:
         "environment": environment(),
     }
     store.finish(job, record, scores)
-    shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)  # they have done their service; the model stays
+    shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)  # only the model is still needed
 
 
-def work(store: Store, jobs: Sequence[Job], log: str = "its log") -> None:
-    """Do all jobs that are not done and have not failed, and stay until those in other hands are done too.
+def run_jobs(store: Store, jobs: Sequence[Job], log: str = "its log", watch: Callable[[], None] = lambda: None) -> None:
+    """Run all jobs that are neither done nor failed, and wait until those of other workers are done too.
 
-    Somebody who holds a job may die, on another machine, when all else is done.
+    A worker on another machine may still die, and then its job has to be taken over.
 
     Arguments:
-        store: Where the results go.
-        jobs: What to do.
-        log: Where a worker that dies may have left a word.
+        store: The store of the results.
+        jobs: The jobs.
+        log: Where a worker that dies may have left a message.
+        watch: Called before and after every job.
     """
     tried: set[str] = set()
     while left := [job for job in store.left(jobs) if job.identity not in tried]:
-        found = _sweep(store, left, log)
+        found = _sweep(store, left, log, watch)
         tried |= found
         if not found:
             time.sleep(BEAT)
 
 
 def worker_name(process: int) -> str:
-    """What a worker on this machine is called in the store."""
+    """The name of a worker on this machine in the store."""
     return f"{platform.node()} {process}"
 
 
-def _sweep(store: Store, jobs: Sequence[Job], log: str) -> set[str]:
-    """Do those of the jobs that are in nobody else's hands; which these were."""
+def _sweep(store: Store, jobs: Sequence[Job], log: str, watch: Callable[[], None]) -> set[str]:
+    """Run the jobs that no other worker has; returns their identities."""
     tried = set()
     for job in jobs:
+        watch()
         with store.lease(job, _taken_for_dead) as ours:
             if not ours or not store.left([job]):
                 continue
-            with suppress(BusyError):  # who held it and was taken for dead is alive, and will notice
+            with suppress(BusyError):  # the holder that was considered dead is alive, and will notice
                 _attempt(store, job, log)
                 tried.add(job.identity)
+    watch()
     return tried
 
 
 def _attempt(store: Store, job: Job, log: str) -> None:
-    """Do a job, or note why it cannot be done."""
+    """Run a job, or write why it failed."""
     with store.attempt(job, worker_name(os.getpid())) as died:
         try:
             if len(died) >= ATTEMPTS:
                 raise TrainingError(f"its worker died {len(died)} times: {log} may say why")
-            do(store, job)
+            run_job(store, job)
         except BusyError:
             raise
         except (InputError, TrainingError) as error:
@@ -122,13 +125,13 @@ def _attempt(store: Store, job: Job, log: str) -> None:
 
 
 def _taken_for_dead() -> None:
-    # Somebody else has the job now, and the two must not write to one folder.
-    print("gpin: this worker was not heard of for too long, and another took its job", file=sys.stderr, flush=True)
+    # Another worker has the job now, and the two must not write to one folder.
+    print("gpin: this worker showed no heartbeat for too long, and another took its job", file=sys.stderr, flush=True)
     os._exit(LOST)
 
 
 def write_plan(store: Store, jobs: Sequence[Job]) -> Path:
-    """The jobs as a file in the store, for workers to read."""
+    """Write jobs to a file in the store, from which workers read them."""
     content: dict[str, Any] = {"jobs": [job.model_dump(mode="json") for job in jobs]}
     path = store.root / "plans" / f"{checksum(content)[:16]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,18 +140,18 @@ def write_plan(store: Store, jobs: Sequence[Job]) -> Path:
 
 
 def read_plan(path: Path) -> list[Job]:
-    """What `write_plan` wrote."""
+    """The jobs that `write_plan` wrote."""
     return [Job.parse(job, str(path)) for job in read_record(path, JOB, PLAN_VERSION, "a plan")["jobs"]]
 
 
-def work_off(root: str, plan: str, threads: int = 1, log: str = "its log") -> None:
-    """A worker in a process of its own, on any machine that sees the store."""
+def run_plan(root: str, plan: str, threads: int = 1, log: str = "its log") -> None:
+    """Run the jobs of a plan as a worker in a process of its own, on any machine that sees the store."""
     torch.set_num_threads(threads)
-    work(Store(root), read_plan(Path(plan)), log)
+    run_jobs(Store(root), read_plan(Path(plan)), log)
 
 
 def _end_with(parent: int) -> None:
-    """End this process when the one that started it is gone: nobody would stop it."""
+    """End this process when the one that started it is gone, because nothing else would stop it."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -159,11 +162,11 @@ def _end_with(parent: int) -> None:
 
 
 def main() -> None:
-    """A worker that ends with the process that started it, or when that terminates it."""
+    """Run a worker that ends with the process that started it, or when that process terminates it."""
     root, plan, threads, parent = sys.argv[1:]
     _end_with(int(parent))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the job is let go
-    work_off(root, plan, int(threads), str(Path(root) / LOG))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the job is released
+    run_plan(root, plan, int(threads), str(Path(root) / LOG))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Gathered scores against the same by hand: made-up results, numpy and scipy."""
+"""Results scores against the same by hand: made-up results, numpy and scipy."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 from experiments.grids import columns, experiment, pretend, protocol
 from scipy import stats
 
-from gpin.experiments.analysis.gathering import Gathered
+from gpin.experiments.analysis.results import Results
 from gpin.experiments.analysis.statistics import Summary, paired_difference
 from gpin.experiments.execution.store import Store
 
@@ -44,7 +44,7 @@ def stacked(counts, row, name):
 @pytest.mark.parametrize("row", ["vae", "gp"])
 def test_means_and_deviations_are_those_of_the_best_start_on_validation_data(row, made):
     store, counts = made
-    found = Gathered(store, entries("vae", "gp")).lines("digits", 2)
+    found = Results(store, entries("vae", "gp")).variants("digits", 2)
     line = {line.row: line for line in found}[row]
     for name, summary in (
         ("log_likelihood", line.log_likelihood),
@@ -66,7 +66,7 @@ def test_means_and_deviations_are_those_of_the_best_start_on_validation_data(row
 
 def test_the_difference_is_of_the_same_instances_and_splits(made):
     store, counts = made
-    vae, gp = Gathered(store, entries("vae", "gp")).lines("digits", 2)
+    vae, gp = Results(store, entries("vae", "gp")).variants("digits", 2)
     assert vae.differences == ()
     for difference, name in zip(gp.differences, ("log_likelihood", "refined_log_likelihood"), strict=True):
         ours, theirs = stacked(counts, "gp", name), stacked(counts, "vae", name)
@@ -81,7 +81,7 @@ def test_the_difference_is_of_the_same_instances_and_splits(made):
 
 def test_correlations_are_scipys_mean_over_runs(made):
     store, counts = made
-    vae, gp = Gathered(store, entries("vae", "gp")).lines("digits", 2)
+    vae, gp = Results(store, entries("vae", "gp")).variants("digits", 2)
 
     def rho(row, told):
         gaps = stacked(counts, row, "refined_elbo") - stacked(counts, row, "elbo")
@@ -96,13 +96,13 @@ def test_correlations_are_scipys_mean_over_runs(made):
 
 def test_sizes_are_means_over_the_runs_that_count(made):
     store, _ = made
-    vae, gp = Gathered(store, entries("vae", "gp")).lines("digits", 2)
+    vae, gp = Results(store, entries("vae", "gp")).variants("digits", 2)
     assert (vae.parameters, gp.parameters) == (3, 2)
 
 
 def test_the_error_of_a_mean_is_the_root_of_the_sum_of_squares(made):
     store, counts = made
-    vae, _ = Gathered(store, entries("vae", "gp")).lines("digits", 2)
+    vae, _ = Results(store, entries("vae", "gp")).variants("digits", 2)
     for part, before in enumerate(("", "refined_")):
         errors = stacked(counts, "vae", before + "mc_error")
         assert vae.mc_error[part] == pytest.approx(np.mean(np.sqrt((errors**2).sum(1)) / 40))
@@ -114,9 +114,9 @@ def test_a_difference_is_only_of_splits_that_have_both(tmp_path):
         if (entry.row, entry.split) in (("vae", 0), ("vae", 1), ("gp", 1), ("gp", 2)) and not entry.initialisation:
             scores[entry.row, entry.split] = columns(i)
             pretend(store, entry.job, columns(i))
-    gathered = Gathered(store, wanted)
+    gathered = Results(store, wanted)
     assert gathered.done == 4
-    vae, gp = gathered.lines("digits", 2)
+    vae, gp = gathered.variants("digits", 2)
     for line in (vae, gp):
         assert (line.log_likelihood.runs, line.done, line.wanted) == (2, 2, 6)
     expected = paired_difference(*(scores[row, 1]["log_likelihood"] for row in ("gp", "vae")))
@@ -131,7 +131,7 @@ def test_an_instance_without_a_score_does_not_take_the_rest_with_it(tmp_path):
     scores = columns(3, uncertain=True)
     scores["uncertainty"][5] = np.nan
     pretend(store, entry.job, scores)
-    (line,) = Gathered(store, [entry]).lines("digits", 2)
+    (line,) = Results(store, [entry]).variants("digits", 2)
     rest = np.arange(40) != 5
     gap = (scores["refined_elbo"] - scores["elbo"])[rest]
     assert line.by_uncertainty.rho == pytest.approx(stats.spearmanr(scores["uncertainty"][rest], gap).statistic)
@@ -140,9 +140,9 @@ def test_an_instance_without_a_score_does_not_take_the_rest_with_it(tmp_path):
 def test_a_job_in_two_rows_counts_once_in_each(tmp_path):
     store, (entry, *_) = Store(tmp_path), entries("gp")
     pretend(store, entry.job, columns(3, uncertain=True))
-    found = Gathered(store, [entry, replace(entry, row="vae")])
-    assert [line.by_elbo.stderr for line in found.lines("digits", 2)] == [
-        Gathered(store, [entry]).lines("digits", 2)[0].by_elbo.stderr
+    found = Results(store, [entry, replace(entry, row="vae")])
+    assert [line.by_elbo.stderr for line in found.variants("digits", 2)] == [
+        Results(store, [entry]).variants("digits", 2)[0].by_elbo.stderr
     ] * 2
 
 
@@ -153,20 +153,20 @@ def test_each_column_has_its_own_results(tmp_path):
         if (entry.data, entry.latent_dim) in means:
             mean = means[entry.data, entry.latent_dim]
             pretend(store, entry.job, columns(log_likelihood=np.full(40, mean)), fingerprint=f"{mean}")
-    gathered = Gathered(store, wanted)
+    gathered = Results(store, wanted)
     assert gathered.columns() == [("digits", 2), ("digits", 3), ("mnist", 2), ("mnist", 3)]
     for column, mean in means.items():
-        (line,) = gathered.lines(*column)
+        (line,) = gathered.variants(*column)
         assert line.log_likelihood == Summary(mean, 0.0, 3)
-    assert gathered.lines("mnist", 3) == []
+    assert gathered.variants("mnist", 3) == []
     assert gathered.fingerprints == {"digits": {"1.0", "2.0"}, "mnist": {"3.0"}}
     assert gathered.environments == [{"machine": "none"}]
 
 
 def test_nothing_is_nothing(tmp_path):
-    gathered = Gathered(Store(tmp_path), entries("vae"))
+    gathered = Results(Store(tmp_path), entries("vae"))
     assert gathered.done == 0
-    assert gathered.lines("digits", 2) == []
+    assert gathered.variants("digits", 2) == []
     assert gathered.fingerprints == {}
 
 
@@ -175,7 +175,7 @@ def test_an_unknown_khat_is_not_counted(tmp_path):
     khat = np.full(40, 0.5)
     khat[:10], khat[10:20] = np.nan, 0.9
     pretend(store, entry.job, columns(khat=khat, refined_khat=np.full(40, np.nan)))
-    (line,) = Gathered(store, [entry]).lines("digits", 2)
+    (line,) = Results(store, [entry]).variants("digits", 2)
     assert line.bad[0] == pytest.approx(10 / 30)
     assert np.isnan(line.bad[1])
 
@@ -186,5 +186,5 @@ def test_any_folder_can_be_a_store(tmp_path, monkeypatch):
     for folder in ("plain", "./a/../a b", "results [old]*?", "it's ä"):
         store = Store(folder)
         pretend(store, entry.job, columns(log_likelihood=np.full(40, 7.0)))
-        (line,) = Gathered(store, [entry]).lines("digits", 2)
+        (line,) = Results(store, [entry]).variants("digits", 2)
         assert line.log_likelihood.mean == 7.0
