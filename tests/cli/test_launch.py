@@ -19,6 +19,8 @@ from gpin._core import errors
 from gpin._core.errors import TrainingError
 from gpin.cli import _sentence, app, main
 from gpin.inference import METHODS, GaussianEncoder, MethodConfig
+from gpin.likelihoods import LIKELIHOODS
+from gpin.networks import ARCHITECTURES
 
 GROUPS = {"data": ["list", "fetch", "check"]}
 COMMANDS = [[name] for name in app if not name.startswith("-")]
@@ -136,6 +138,18 @@ class Later(GaussianEncoder):
     title = "A method [bold]to come"
     reference = "Nobody 2099"
     Options = LaterConfig
+
+
+@pytest.mark.parametrize(("kind", "registry"), [("likelihoods", LIKELIHOODS), ("architectures", ARCHITECTURES)])
+def test_likelihoods_and_architectures_are_listed_with_every_option_explained(kind, registry, capsys):
+    code, out, err = run(capsys, "methods", kind)
+    assert (code, err) == (0, "")
+    assert all(entry.title.split(":")[0] in out for entry in registry.values())
+    _, out, _ = run(capsys, "methods", kind, "--json")
+    records = json.loads(out)
+    assert [record["name"] for record in records] == list(registry)
+    assert all(option["help"] for record in records for option in record["options"])
+    assert not [option for record in records for option in record["options"] if option["name"] == "kind"]
 
 
 def test_a_method_added_later_is_listed(capsys, monkeypatch):

@@ -244,14 +244,33 @@ def test_a_run_with_it_is_trained_scored_encoded_and_recognised(settings, tmp_pa
     assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 0
 
 
-def test_gpin_methods_lists_the_method_with_its_options(capsys):
+@pytest.mark.parametrize(
+    ("arguments", "entry", "option"),
+    [
+        ([], ToyEncoder, ("spread", 0.5, "The standard deviation of every posterior.")),
+        (["likelihoods"], Logistic, ("scale", 0.2, "The scale of the logistic distribution.")),
+        (["architectures"], Shallow, ("units", 5, "The width of its one layer.")),
+    ],
+    ids=TOYS,
+)
+def test_gpin_methods_lists_it_with_its_options(arguments, entry, option, capsys):
+    assert main(["methods", *arguments, "--json"]) == 0
+    record = {record["name"]: record for record in json.loads(capsys.readouterr().out)}[entry.name]
+    assert record["title"] == entry.title
+    assert [(found["name"], found["default"], found["help"]) for found in record["options"]] == [option]
+    assert main(["methods", *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert entry.title in shown
+    assert option[0] in shown
+
+
+def test_gpin_methods_says_what_a_method_can_do(capsys):
     assert main(["methods", "--json"]) == 0
-    records = json.loads(capsys.readouterr().out)
-    (toy,) = (record for record in records if record["name"] == "toy")
-    assert toy["title"] == ToyEncoder.title
-    (option,) = toy["options"]
-    assert (option["name"], option["default"], option["help"]) == (
-        "spread",
-        0.5,
-        "The standard deviation of every posterior.",
-    )
+    record = json.loads(capsys.readouterr().out)[-1]
+    told = {name: record[name] for name in ("label", "has_uncertainty", "closed_form_kl", "export_refusal")}
+    assert told == {
+        "label": "Toy method",
+        "has_uncertainty": True,
+        "closed_form_kl": True,
+        "export_refusal": "it is a toy",
+    }

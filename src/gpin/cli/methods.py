@@ -2,43 +2,57 @@
 
 import json as jsonlib
 import re
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from gpin.cli.base import Flag, app, console, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gpin.inference import InferenceModel
+HINTS = {
+    "methods": 'In Python: gpin.build(shape, method="gp", covariance="full"), or preset="paper".\n'
+    "See also: gpin methods likelihoods, gpin methods architectures.",
+    "likelihoods": "In a shell: gpin train DATA --set likelihood=gaussian --set likelihood.variance=per_pixel",
+    "architectures": "In a shell: gpin train DATA --set architecture=residual. By default the data's shape decides.",
+}
 
 
-@app.command(sort_key=9, help_epilogue="Example: `gpin methods --json`")
-def methods(*, json: Annotated[bool, Flag] = False) -> None:
-    """The inference models, with their options, presets and references.
+@app.command(sort_key=9, help_epilogue="Example: `gpin methods --json`, or `gpin methods likelihoods`")
+def methods(
+    kind: Literal["methods", "likelihoods", "architectures"] = "methods", /, *, json: Annotated[bool, Flag] = False
+) -> None:
+    """The inference models, likelihoods or architectures, with their options.
 
     Parameters
     ----------
+    kind
+        What to list: the inference models with their presets and references, the likelihoods or the architectures.
     json
         Print them as JSON.
     """
     from gpin.inference import METHODS
+    from gpin.likelihoods import LIKELIHOODS
+    from gpin.networks import ARCHITECTURES
 
-    records = [_method_record(method) for method in METHODS.values()]
+    if kind == "methods":
+        records = [{**_record(method), **_of_a_method(method)} for method in METHODS.values()]
+    else:
+        registry: dict[str, Any] = {**(LIKELIHOODS if kind == "likelihoods" else ARCHITECTURES)}
+        records = [_record(entry) for entry in registry.values()]
     if json:
         print_json(records)
     else:
-        _show_methods(records, console())
+        _show(records, HINTS[kind], console())
 
 
-def _method_record(method: "type[InferenceModel[Any]]") -> dict[str, Any]:
-    """What there is to know about a method, ready for JSON."""
-    schema = method.Options.model_json_schema()
+def _record(entry: Any) -> dict[str, Any]:
+    """What there is to know about an entry of a registry, ready for JSON."""
+    schema = entry.Options.model_json_schema()
     # A class without a docstring inherits its base's, whose "Arguments" would not be its own.
-    texts = _argument_texts(method.Options.__doc__ or "")
+    texts = _argument_texts(entry.Options.__doc__ or "")
     return {
-        "name": method.name,
-        "title": method.title,
-        "reference": method.reference,
+        "name": entry.name,
+        "title": entry.title,
         "options": [
             {
                 "name": name,
@@ -47,8 +61,20 @@ def _method_record(method: "type[InferenceModel[Any]]") -> dict[str, Any]:
                 "help": texts.get(name, option.get("description", "")),
             }
             for name, option in schema.get("properties", {}).items()
+            if option.get("const") != entry.name  # the entry's own name, as it stands in files
         ],
+    }
+
+
+def _of_a_method(method: Any) -> dict[str, Any]:
+    """What only a method has."""
+    return {
+        "reference": method.reference,
         "presets": {name: dict(options) for name, options in method.Options.presets.items()},
+        "label": method.label,
+        "has_uncertainty": method.has_uncertainty,
+        "closed_form_kl": method.closed_form_kl,
+        "export_refusal": method.export_refusal,
     }
 
 
@@ -90,7 +116,7 @@ def _literal(value: Any) -> str:
     return value if isinstance(value, str) else jsonlib.dumps(value)
 
 
-def _show_methods(records: list[dict[str, Any]], console: "Console") -> None:
+def _show(records: list[dict[str, Any]], hint: str, console: "Console") -> None:
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
@@ -98,7 +124,8 @@ def _show_methods(records: list[dict[str, Any]], console: "Console") -> None:
     wide = console.width >= 100
     for record in records:
         console.print(Text.assemble((record["name"], "bold cyan"), "  ", (record["title"], "bold")))
-        console.print(Padding(Text(record["reference"], style="dim"), (0, 0, 0, 2), expand=False))
+        if "reference" in record:
+            console.print(Padding(Text(record["reference"], style="dim"), (0, 0, 0, 2), expand=False))
         if record["options"]:
             table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
             table.add_column("option", style="cyan", no_wrap=True)
@@ -110,11 +137,11 @@ def _show_methods(records: list[dict[str, Any]], console: "Console") -> None:
                 cells = [option["name"], _literal(option["default"]), option["values"], option["help"]]
                 table.add_row(*(Text(cell) for cell in cells[: len(table.columns)]))
             console.print(Padding(table, (1, 0, 0, 2), expand=False))
-        for name, options in record["presets"].items():
+        for name, options in record.get("presets", {}).items():
             setting = ", ".join(f"{key}={_literal(value)}" for key, value in options.items())
             line = Text.assemble(("preset ", "dim"), (name, "cyan"), f": {setting}")
             console.print(Padding(line, (1, 0, 0, 2), expand=False))
         console.print()
-    console.print('In Python: gpin.build(shape, method="gp", covariance="full"), or preset="paper".', style="dim")
+    console.print(Text(hint, style="dim"))
     if not wide:
-        console.print("What each option does: widen the terminal to 100 columns, or gpin methods --json.", style="dim")
+        console.print("What each option does: widen the terminal to 100 columns, or add --json.", style="dim")
