@@ -34,7 +34,6 @@ FLOORS = [
     "report",
     "runs",
     "experiments",
-    "demo",
     "cli",
     "__main__",
 ]
@@ -68,7 +67,7 @@ def test_imports_point_up_the_house(path):
     for module in imports(path):
         floor = module.split(".")[1] if "." in module else None
         if floor is None:
-            assert parts[0] in ("cli", "demo", "__main__"), f"{path.name} imports the package itself"
+            assert parts[0] in ("cli", "__main__"), f"{path.name} imports the package itself"
         else:
             assert FLOORS.index(floor) <= FLOORS.index(parts[0]), f"{path.name} imports {module} from below"
 

@@ -40,6 +40,7 @@ def test_a_machine_that_slows_down_does_not_change_the_ratios(clock):
     assert found["slow"].mean > 3.1
     assert found["slow"].ratio == pytest.approx(1.5, rel=0.01)
     assert found["quick"].ratio == pytest.approx(1)
+    assert found["slow"].fastest == found["slow"].seconds[0]
     least, most = found["slow"].range
     assert least <= found["slow"].ratio <= most
 

@@ -2,6 +2,8 @@
 # ruff: noqa: D417  (what several commands take is described once, in base)
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -106,8 +108,8 @@ def train(
         assignments=[*(set_ or []), *more],
         base=None if config is None else read_settings(config, started=start is not None),
     )
-    beginning = _Beginning()
-    try:
+    beginning = Beginning()
+    with beginning.interruptible():
         run, _, history = train_run(
             data,
             settings,
@@ -119,24 +121,30 @@ def train(
             on_start=beginning,
             tell=tell,
         )
-    except KeyboardInterrupt:
-        if beginning.folder is None:
-            raise
-        raise KeyboardInterrupt(
-            f"interrupted: the run is kept in {beginning.folder}; the same command goes on from there"
-        ) from None
     if first_process() and json:
         print_json(_record(run, history, beginning))
     elif first_process():
         _show(run, history, beginning)
 
 
-class _Beginning:
+class Beginning:
     """Where a run stands when training is about to begin; a person who watches is told what will be trained."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
         self.state: Literal["new", "resumed", "done"] = "new"
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Inside, Ctrl-C ends with where the run is kept."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.folder is None:
+                raise
+            raise KeyboardInterrupt(
+                f"interrupted: the run is kept in {self.folder}; the same command goes on from there"
+            ) from None
 
     def __call__(self, run: "Run", data: "DataSet", vae: "VAE") -> None:
         self.folder = run.folder
@@ -176,14 +184,14 @@ def _what(run: "Run", data: "DataSet", vae: "VAE") -> str:
     return " · ".join(parts)
 
 
-def _show(run: "Run", history: "History", beginning: _Beginning) -> None:
+def _show(run: "Run", history: "History", beginning: Beginning) -> None:
     print(f"{'done already' if beginning.state == 'done' else 'done'}: {run.folder}")
     print(f"best epoch {history.best} of {len(history.epochs)}, validation ELBO {number(_best(history))} nats")
     if sys.stdout.isatty():
         print(f"next: gpin evaluate {quoted(run.folder)}")
 
 
-def _record(run: "Run", history: "History", beginning: _Beginning) -> dict[str, Any]:
+def _record(run: "Run", history: "History", beginning: Beginning) -> dict[str, Any]:
     return {
         "run": str(run.folder),
         "began": beginning.state,

@@ -43,6 +43,11 @@ class Timing:
         return statistics.median(self.seconds)
 
     @property
+    def fastest(self) -> float:
+        """The shortest time of one call in seconds: of short tasks, the one that other work disturbed least."""
+        return min(self.seconds)
+
+    @property
     def ratio(self) -> float:
         """The median of the ratios to the reference."""
         return statistics.median(self.ratios)

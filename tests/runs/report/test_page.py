@@ -190,6 +190,7 @@ def test_scores_are_those_of_the_models(pages, images):
         history, finished = run.history(silent)
         assert finished
         assert page.row("Best epoch")[column] == f"{history.best} of 2"
+        assert page.row("Inference time")[column].count("×") == column  # the second has a ratio
         assert page.row("Parameters")[column] == f"{sum(p.numel() for p in vae.parameters()):,}"
 
 

@@ -2,8 +2,8 @@
 
 import math
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -13,15 +13,17 @@ from gpin._core.errors import InputError
 from gpin._core.files import as_path
 from gpin._core.inputs import check_seed, whole_number
 from gpin._core.messages import Tell, to_stderr
+from gpin._core.seeding import seeded
 from gpin.data import DataSet
 from gpin.evaluation import scores
 from gpin.evaluation.scores import mean_and_error, share_above
+from gpin.evaluation.timing import Timing, inference_times
 from gpin.report import Table, numbers
 from gpin.report.numbers import Correlation, plus_minus
 from gpin.runs.folder import Run, open_run
 from gpin.runs.report.scored_run import ScoredRun, column_moments, score_run
 from gpin.runs.report.settings import refuse_other_data, short_names
-from gpin.runs.rows import batches
+from gpin.runs.rows import BATCH, batches
 
 __all__ = [
     "Comparison",
@@ -37,21 +39,28 @@ __all__ = [
 ]
 
 
+REPEATS, MOST_SECONDS = 100, 5.0
+"""How often inference is timed, and after how many seconds no more."""
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """ScoredRun runs on the same data, the first of which the others are compared with.
+    """Scored runs on the same data, the first of which the others are compared with.
 
     Attributes:
         scored: At least one.
         data: What all of them learnt.
         samples: K, the proposals of a log-likelihood.
         seed: Of all noise.
+        times: How long inference takes, by the name of the run; empty for one run, which has nothing to be compared
+            with.
     """
 
     scored: Sequence[ScoredRun]
     data: DataSet
     samples: int
     seed: int
+    times: Mapping[str, Timing] = field(default_factory=dict)
 
     @property
     def images(self) -> bool:
@@ -96,6 +105,14 @@ class Comparison:
         """Log-likelihood by a run less that by the first, paired: the mean over instances, and its standard error."""
         return mean_and_error(other.likelihood(proposal).values - self.scored[0].likelihood(proposal).values)
 
+    def milliseconds(self, one: ScoredRun) -> float:
+        """The time of inference for a batch: the fastest of many calls, which no other work on the machine slowed."""
+        return 1000 * self.times[one.name].fastest
+
+    def time_ratio(self, one: ScoredRun) -> float:
+        """The same relative to the first run's."""
+        return self.milliseconds(one) / self.milliseconds(self.scored[0])
+
 
 def compare(
     folders: Sequence[str | os.PathLike[str]],
@@ -114,7 +131,14 @@ def compare(
     found = _data(runs, data)
     named = zip(short_names(runs), runs, strict=True)
     scored = [score_run(name, run, found, samples=samples, limit=limit, seed=seed, tell=tell) for name, run in named]
-    return Comparison(scored, found, samples, seed)
+    return Comparison(scored, found, samples, seed, _times(scored, found, seed) if len(scored) > 1 else {})
+
+
+def _times(scored: Sequence[ScoredRun], data: DataSet, seed: int) -> dict[str, Timing]:
+    """How long each run takes to infer the codes of a batch, on the CPU."""
+    with seeded(seed):
+        models = {one.name: one.vae for one in scored}
+        return inference_times(models, data.test[:BATCH], repeats=REPEATS, most_seconds=MOST_SECONDS)
 
 
 def _opened(folders: Sequence[Path]) -> list[Run]:
@@ -171,14 +195,29 @@ def score_rows(comparison: Comparison) -> list[list[str]]:
             )
     return [
         *rows,
+        *_time_rows(comparison),
         row("Parameters", "of encoder and decoder", [f"{one.parameters:,}" for one in scored]),
-        row("Training time", "of all epochs, on the machine named below", [_time(one) for one in scored]),
+        row("Training time", "of all epochs, on the machine that trained it", [_time(one) for one in scored]),
         row(
             "Best epoch",
             f"whose weights are shown: the best on validation {noun}s",
             [f"{one.history.best} of {len(one.history.epochs)}" if one.history.best else "—" for one in scored],
         ),
     ]
+
+
+def _time_rows(comparison: Comparison) -> list[list[str]]:
+    """How long inference takes, beside the first run; no row for one run."""
+    if not comparison.times:
+        return []
+    first, *others = comparison.scored
+    batch = min(BATCH, len(comparison.data.test))
+    note = (
+        f"of a batch of {batch} on the CPU: to encode it and draw one code for each {comparison.noun}; in brackets "
+        f"relative to {first.name}; lower is better"
+    )
+    cells = [f"{comparison.milliseconds(one):.2f} ms ({comparison.time_ratio(one):.2f}×)" for one in others]
+    return [[f"Inference time\n{note}", f"{comparison.milliseconds(first):.2f} ms", *cells]]
 
 
 def units(comparison: Comparison) -> str:

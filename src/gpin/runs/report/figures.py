@@ -13,7 +13,7 @@ from gpin.report import Tile, plots
 from gpin.runs.report.scored_run import ScoredRun
 from gpin.runs.rows import batches, spread_rows
 
-__all__ = ["Display", "curves", "inference_gap", "reconstructions", "samples", "tiles"]
+__all__ = ["Display", "curves", "inference_gap", "pngs", "reconstructions", "samples", "tiles", "uncertainty_strip"]
 
 SIDE = 96
 """Pixels of an image's longer side, above which every second, third, … is left out."""
@@ -114,3 +114,36 @@ def inference_gap(one: ScoredRun, index: int) -> plots.Figure:
         index=index,
         log_x=bool(uncertainty.min() > 0),
     )
+
+
+def uncertainty_strip(one: ScoredRun, data: DataSet, display: Display) -> plots.Figure:
+    """A picture ten inches wide: test images from certain to uncertain, each above its reconstruction."""
+    assert one.uncertainty is not None
+    x = data.test[:]
+    with seeded(0):
+        rebuilt = one.vae.reconstruct(x)
+    return plots.ordered_strip(
+        display(x),
+        one.uncertainty,
+        display(rebuilt),
+        columns=12,
+        rows=2,
+        title=f"Test images, the reconstructions of {one.name} below, and its uncertainty above",
+    )
+
+
+def pngs(scored: Sequence[ScoredRun], data: DataSet, noun: str, seed: int) -> dict[str, bytes]:
+    """The pictures of runs on images as PNG files, by name."""
+    display = Display.of(data.test)
+    (x,) = batches(spread_rows(data.test, columns(data.shape)))
+    found = {"curves": plots.png(curves(scored, noun))}
+    rows = [display(x)]
+    for index, one in enumerate(scored):
+        with seeded(0):
+            rows.append(display(one.vae.reconstruct(x)))
+        found[f"samples-{one.name}"] = samples(one, display, seed)
+        if one.uncertainty is not None:
+            found["uncertainty"] = plots.png(uncertainty_strip(one, data, display), dpi=100)
+            found["inference-gap"] = plots.png(inference_gap(one, index))
+    found["reconstructions"] = plots.image_png(plots.pairs(*rows), scale=8)
+    return found

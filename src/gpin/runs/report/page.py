@@ -75,8 +75,8 @@ def compose(comparison: Comparison) -> Page:
     """The page that tells what came out."""
     page = Page(
         _title(comparison),
-        lead=_lead(comparison),
-        foot="Made by gpin report. The page needs nothing else: it can be mailed, printed and kept as it is.",
+        lead=lead(comparison),
+        foot="Made by gpin. The page needs nothing else: it can be mailed, printed and kept as it is.",
     )
     _scores(page, comparison)
     _curves(page, comparison)
@@ -121,25 +121,42 @@ def _in_words(count: int) -> str:
     return words[count] if count < len(words) else str(count)
 
 
-def _lead(comparison: Comparison) -> list[str]:
+def lead(comparison: Comparison) -> list[str]:
+    """What is shown or compared, for those who have not met it before; terminal and page begin with it."""
     data, scored = comparison.data, comparison.scored
     shape = "×".join(map(str, data.shape[1:] if comparison.images else data.shape))
     channels = f" and {data.shape[0]} channels" if comparison.images and data.shape[0] > 1 else ""
     each = f"{shape} pixels{channels}" if comparison.images else f"{shape} column{'' if data.shape[0] == 1 else 's'}"
     who = "A variational autoencoder" if len(scored) == 1 else f"{_in_words(len(scored))} variational autoencoders"
-    lead = [
+    paragraphs = [
         f"{who} learnt {data.source.name}: {comparison.several(len(data.train))} of {each} to train on, "
         f"{len(data.validation):,} to validate. Unless said otherwise, the numbers below are from the "
-        f"{len(data.test):,} of the test part, which training never saw."
+        f"{len(data.test):,} of the test part, which training never saw.",
+        _encoders(comparison),
     ]
     for one in scored:
         if not one.finished:
             done, asked = len(one.history.epochs), one.run.settings.training.epochs
-            lead.append(
+            paragraphs.append(
                 f"{one.name} is not finished: it has trained {done} of {asked} epochs, and what is shown are its best "
                 "weights so far."
             )
-    return lead
+    return paragraphs
+
+
+def _encoders(comparison: Comparison) -> str:
+    """What the encoders are, and whether the runs differ in anything else."""
+    scored = comparison.scored
+    what = f"the encoder, the network that infers the latent code of {comparison.one}"
+    named = listed([f"{one.name} ({type(one.vae.inference).title.partition(': ')[2]})" for one in scored])
+    if len(scored) == 1:
+        about = f"The method of {what}, is {named}."
+    elif differing([flat_settings(one.run) for one in scored]) == ["method"]:
+        about = f"They differ only in {what}: {named}."
+    else:
+        about = f"The methods of {what}, are {named}."
+    certain = [one.name for one in scored if one.uncertainty is not None]
+    return about + (f" {listed(certain)} also says how uncertain each answer is." if certain else "")
 
 
 # Scores ----------------------------------------------------------------------------------------------

@@ -1,0 +1,91 @@
+"""What `gpin demo` prints: the comparison, and the digits that the GP encoder is most and least certain of."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gpin.runs.demo import Demo
+from gpin.runs.report.comparison import Comparison, caution, relation, score_rows, verdict
+from gpin.runs.report.page import lead
+
+__all__ = ["half_blocks", "show"]
+
+
+def show(demo: Demo, console: Console) -> None:
+    """Print what is compared, how it came out, the most and least certain digits, and where the report is."""
+    comparison = demo.comparison
+    for paragraph in lead(comparison):
+        console.print(f"\n{paragraph}")
+    console.print()
+    console.print(_table(comparison))
+    console.print()
+    console.print(_notes(comparison))
+    console.print()
+    console.print(verdict(comparison))
+    console.print(caution(comparison), style="dim")
+    _show_digits(demo, demo.most_certain, "Test digits that the GP encoder is most certain of", console)
+    _show_digits(demo, demo.least_certain, "and least certain of", console)
+    console.print(f"\n{relation(comparison, demo.gp)}", style="dim")
+    console.print(Text.assemble("\nReport: ", (str(demo.report), "bold")), soft_wrap=True)
+
+
+def _table(comparison: Comparison) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("")
+    for one in comparison.scored:
+        table.add_column(one.name, justify="right", no_wrap=True)
+    for label, *cells in score_rows(comparison):
+        table.add_row(label.partition("\n")[0], *cells)
+    return table
+
+
+def _notes(comparison: Comparison) -> Table:
+    """What the table's rows are, without those that are details of the row above."""
+    notes = Table.grid(padding=(0, 2, 0, 0))
+    notes.add_column(style="dim", no_wrap=True)
+    notes.add_column(style="dim")
+    for label, *_ in score_rows(comparison):
+        name, _, note = label.partition("\n")
+        if not name.startswith("·"):
+            notes.add_row(name, note)
+    return notes
+
+
+def _show_digits(demo: Demo, chosen: Sequence[int], title: str, console: Console) -> None:
+    console.print(f"\n{title}", style="bold")
+    chosen = chosen[: max(1, (console.width + 1) // 11)]  # of eight columns each, and three between
+    coloured = console.color_system is not None and not console.no_color
+    images = demo.comparison.data.test.__getitems__(chosen)[:, 0].numpy()
+    for line in half_blocks(images, coloured):
+        console.print(Text("  ").append(line))
+    labels = [f"a {demo.labels[i]}" for i in chosen]
+    values = [f"{demo.uncertainty[i].item():#.2g}" for i in chosen]
+    for cells in (labels, values):
+        console.print(Text("  " + "   ".join(f"{cell:^8}" for cell in cells).rstrip(), style="dim"))
+
+
+def half_blocks(images: np.ndarray, coloured: bool, gap: str = "   ") -> list[Text]:
+    """Grey images `(count, height, width)` side by side, two rows of pixels to a line of text.
+
+    Without colours a pixel is either on or off.
+    """
+    lines = []
+    for top in range(0, images.shape[1] - 1, 2):
+        line = Text()
+        for i, image in enumerate(images):
+            line.append(gap if i else "")
+            for upper, lower in zip(image[top], image[top + 1], strict=True):
+                if coloured:
+                    line.append("▀", style=f"{_grey(upper)} on {_grey(lower)}")
+                else:
+                    line.append(" ▄▀█"[2 * int(upper > 0.5) + int(lower > 0.5)])
+        lines.append(line)
+    return lines
+
+
+def _grey(value: float) -> str:
+    level = round(255 * min(max(float(value), 0.0), 1.0))
+    return f"#{level:02x}{level:02x}{level:02x}"
