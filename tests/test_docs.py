@@ -14,6 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from gpin.cli import main
+from gpin.data import FORMATS
 from gpin.evaluation.scores import SCORES
 from gpin.inference import METHODS
 from gpin.likelihoods import LIKELIHOODS
@@ -35,7 +36,7 @@ def command(line):
 def registries():
     """What a page registers is gone after it."""
     with contextlib.ExitStack() as stack:
-        for registry in (METHODS, LIKELIHOODS, ARCHITECTURES, SCORES):
+        for registry in (METHODS, LIKELIHOODS, ARCHITECTURES, FORMATS, SCORES):
             stack.enter_context(patch.dict(registry))
         yield
 

@@ -5,17 +5,19 @@ from gpin.data.benchmarks import BENCHMARKS, Benchmark, Images, data_folder, loa
 from gpin.data.fetch import FILES, FileCheck, RemoteFile, check, fetch, where
 from gpin.data.scaling import Scaling, check_values, choose_scaling
 from gpin.data.sets import DataConfig, DataSet, Rows, as_model_data, split_and_scale
-from gpin.data.sources import Source, SourceConfig, applicable_options, open_source
+from gpin.data.sources import FORMATS, Format, Source, SourceConfig, applicable_options, open_source
 from gpin.data.splits import Parts, SplitRows, split, split_rows
 
 __all__ = [
     "BENCHMARKS",
     "FILES",
+    "FORMATS",
     "Batches",
     "Benchmark",
     "DataConfig",
     "DataSet",
     "FileCheck",
+    "Format",
     "Images",
     "Parts",
     "RemoteFile",

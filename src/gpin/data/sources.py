@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from gpin.data.io import let_go, one_line
 from gpin.data.pictures import PICTURES, read_pictures
 from gpin.data.tables import read_csv, read_parquet
 
-__all__ = ["Source", "SourceConfig", "applicable_options", "open_source"]
+__all__ = ["FORMATS", "Format", "Source", "SourceConfig", "applicable_options", "open_source"]
 
 FINGERPRINT_ALL = 2**28
 """Bytes up to which a fingerprint reads everything."""
@@ -90,6 +90,33 @@ class Source:
         return found.hexdigest()
 
 
+@dataclass(frozen=True)
+class Format:
+    """A format of data files.
+
+    Arguments:
+        read: Reads a file at a path, as a config says: values `(count, columns)` of a table or `(count, channels,
+            height, width)` of images, and the names of the columns where it has names.
+        options: The options of a `SourceConfig` that apply to it.
+    """
+
+    read: Callable[[Path, SourceConfig], tuple[np.ndarray, tuple[str, ...] | None]]
+    options: tuple[str, ...] = ()
+
+
+_CSV = Format(lambda path, config: read_csv(path, config.columns), ("columns",))
+
+FORMATS = {
+    ".npy": Format(lambda path, config: (instances(read_npy(path), path), None)),
+    ".npz": Format(lambda path, config: (instances(read_npz(path, config.key), path), None), ("key",)),
+    ".csv": _CSV,
+    ".tsv": _CSV,
+    ".txt": _CSV,
+    ".parquet": Format(lambda path, config: read_parquet(path, config.columns), ("columns",)),
+}
+"""The formats of data files, by the ending of a file's name in lower case."""
+
+
 def _rows_to_hash(values: np.ndarray) -> Iterator[np.ndarray]:
     if values.nbytes <= FINGERPRINT_ALL:
         yield from np.array_split(values, max(1, values.nbytes // 2**24))
@@ -138,15 +165,12 @@ def _opened(path: Path, name: str, config: SourceConfig) -> Source:
         values, names = read_pictures(path, config.size, config.grey)
         return Source(**named, values=values, kind="images", names=names)
     ending = path.suffix.lower()
-    if ending in (".npy", ".npz"):
-        values = instances(read_npy(path) if ending == ".npy" else read_npz(path, config.key), path)
-        return Source(**named, values=values, kind="table" if values.ndim == 2 else "images")
-    if ending in (".csv", ".tsv", ".txt", ".parquet"):
-        values, columns = (read_parquet if ending == ".parquet" else read_csv)(path, config.columns)
-        return Source(**named, values=values, kind="table", columns=columns)
+    if ending in FORMATS:
+        values, columns = FORMATS[ending].read(path, config)
+        return Source(**named, values=values, kind="table" if values.ndim == 2 else "images", columns=columns)
     if ending in PICTURES:
         raise InputError(f"{path} is one picture: give the folder that holds them all")
-    raise InputError(f"{path} is of no known kind: expected .npy, .npz, .csv, .tsv, .parquet or a folder of pictures")
+    raise InputError(f"{path} is of no known kind: expected {', '.join(FORMATS)} or a folder of pictures")
 
 
 def applicable_options(data: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -156,8 +180,8 @@ def applicable_options(data: str | os.PathLike[str]) -> tuple[str, ...]:
         return ()
     if path.is_dir():
         return ("size", "grey")
-    tables = dict.fromkeys((".csv", ".tsv", ".txt", ".parquet"), ("columns",))
-    return {**tables, ".npz": ("key",)}.get(path.suffix.lower(), ())
+    known = FORMATS.get(path.suffix.lower())
+    return known.options if known else ()
 
 
 def _refuse_options(config: SourceConfig, what: str, applicable: tuple[str, ...]) -> None:
