@@ -5,6 +5,7 @@ import re
 import griffe
 
 FORMULA = re.compile(r"^\.\. math::\s*(.+?)\s*(?=\n\s*\n|\Z)", re.MULTILINE | re.DOTALL)
+EXAMPLE = re.compile(r"^Example:$", re.MULTILINE)
 CONFIG = "gpin._core.config.Config"
 
 
@@ -19,9 +20,10 @@ class Source(griffe.Extension):
                 cls.set_member("__init__", _constructor([*reversed(bases), cls]))
 
     def on_object(self, *, obj, **_):
-        """Write the formulas of a docstring as the site's Markdown does."""
+        """Write formulas and examples of a docstring in the form that the site understands."""
         if obj.docstring:
-            obj.docstring.value = FORMULA.sub(lambda match: f"$$\n{match[1]}\n$$", obj.docstring.value)
+            text = FORMULA.sub(lambda match: f"$$\n{match[1]}\n$$", obj.docstring.value)
+            obj.docstring.value = EXAMPLE.sub("Examples:", text)
 
 
 def _classes(module):
