@@ -244,6 +244,20 @@ def test_a_run_with_it_is_trained_scored_encoded_and_recognised(settings, tmp_pa
     assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 0
 
 
+def test_a_comparison_of_runs_names_each(tmp_path, capsys):
+    """Rows of the tables of experiments are in tests/experiments/test_study.py."""
+    rows = np.random.default_rng(0).random((60, 4))
+    np.savetxt(tmp_path / "x.csv", rows, delimiter=",", header="a,b,c,d", comments="")
+    train = ["train", str(tmp_path / "x.csv"), "--epochs", "1", "--latent-dim", "2", "--out", str(tmp_path / "runs")]
+    for settings in (["--method", "vae"], *SETTINGS.values()):
+        assert main([*train, *settings]) == 0
+    runs = [str(run) for run in (tmp_path / "runs").iterdir()]
+    assert len(runs) == 4
+    assert main(["report", *runs, "-o", str(tmp_path / "report.html")]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert all(name in page for name in ("toy", "logistic", "toy-layers"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "entry", "option"),
     [

@@ -81,3 +81,13 @@ def test_drawing_leaves_matplotlib_as_it_was():
     plots.svg(plots.scatter([1, 2], [1, 2], "x", "y"))
     assert dict(mpl.rcParams) == before
     assert "matplotlib.pyplot" not in plots.__dict__
+
+
+def test_long_names_of_methods_leave_room_for_the_curves():
+    """Matplotlib warns where the legend takes it all, and a warning fails the test."""
+    name = "vae, architecture.kind=residual, architecture.blocks=3, likelihood.kind=heteroscedastic"
+    lines = {f"{name}, seed={seed}": {"validation": [1.0, 2.0], "training": [1.0, 3.0]} for seed in range(4)}
+    figure = plots.curves(lines, "epoch", "ELBO")
+    box = figure.axes[0].get_position()
+    assert box.width > 0.7
+    assert box.height * figure.get_size_inches()[1] > 2

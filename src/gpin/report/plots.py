@@ -7,6 +7,7 @@ theme, or PNG for everywhere else. Images are as in `gpin.report.images`.
 import io
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -91,8 +92,11 @@ def curves(
         marks: By method, the position to mark with a dot on its first curve, such as the best epoch.
     """
     with _style():
-        # The legend has a line for every method, which must not take the axes' room.
-        figure = _figure(5.6, 3.4 + 0.21 * max(0, len(lines) - 2))
+        # The legend must not take the axes' room: two columns of short labels, or one column of long ones.
+        labels = {(m, k): textwrap.fill(f"{m}, {k}", 76) for m, kinds in lines.items() for k in kinds}
+        beside = all(len(label) <= 38 for label in labels.values())
+        rows = len(lines) if beside else sum(1 + label.count("\n") for label in labels.values())
+        figure = _figure(5.6, 3.4 + 0.21 * max(0, rows - 2))
         axes = figure.add_subplot()
         late: list[float] = []
         for i, (method, kinds) in enumerate(lines.items()):
@@ -100,9 +104,8 @@ def curves(
                 positions = np.arange(1, len(values) + 1)
                 line = "-" if k == 0 else (0, (3, 2))
                 width = 2.0 if k == 0 else 1.2
-                axes.plot(
-                    positions, values, color=series(i), linestyle=line, linewidth=width, label=f"{method}, {kind}"
-                )
+                label = labels[method, kind]
+                axes.plot(positions, values, color=series(i), linestyle=line, linewidth=width, label=label)
                 late += [v for v in list(values)[len(values) // 10 :] if math.isfinite(v)]
                 if k == 0 and marks and method in marks:
                     best = marks[method]
@@ -113,7 +116,7 @@ def curves(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, handlelength=2.2)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2 if beside else 1, handlelength=2.2)
         figure.draw_without_rendering()  # the layout takes the ticks of what was drawn before
     return figure
 
