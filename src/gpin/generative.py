@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -15,8 +15,10 @@ __all__ = ["Generative", "frozen"]
 class Generative(Protocol):
     """What an inference model may ask of the model whose posterior it infers."""
 
-    decoder: nn.Module
-    likelihood: Likelihood[Any]
+    # Submodules are no attributes that a check at run time finds from Python 3.12 on.
+    if TYPE_CHECKING:
+        decoder: nn.Module
+        likelihood: Likelihood[Any]
 
     def log_conditional(self, x: Tensor, z: Tensor) -> Tensor:
         """log p(x|z): x `(batch, *shape)`, z `(..., batch, d)` → `(..., batch)`."""
