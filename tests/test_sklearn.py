@@ -79,7 +79,7 @@ def test_uncertainty_is_the_encoders(fitted):
 
 
 def test_a_method_without_uncertainty_says_so():
-    with pytest.raises(InputError, match="method 'vae' has no uncertainty; method 'gp' has"):
+    with pytest.raises(InputError, match="method 'vae' has no uncertainty: choose a method that has one, such as 'gp'"):
         small(method="vae").fit(X).uncertainty(X)
 
 
