@@ -165,7 +165,7 @@ def test_what_is_only_timed_is_measured_here_with_the_threads_asked_for(gpin, mo
 def test_a_table_in_a_pipe_is_as_wide_as_it_is(gpin):
     run_jobs(Store("experiments"), jobs())
     said = gpin("experiment", "table", "digits", *ROWS)
-    (head,) = [line for line in said.out.splitlines() if line.split()[:2] == ["gap", "ELBO"]]
+    (head,) = [line for line in said.out.splitlines() if line.split()[:3] == ["amortization", "gap", "ELBO"]]
     assert (head.split()[-1], len(head) > 80) == ("size", True)
 
 

@@ -46,22 +46,20 @@ def test_means_and_deviations_are_those_of_the_best_start_on_validation_data(row
     store, counts = made
     found = Results(store, entries("vae", "gp")).variants("digits", 2)
     line = {line.row: line for line in found}[row]
-    for name, summary in (
-        ("log_likelihood", line.log_likelihood),
-        ("refined_log_likelihood", line.refined),
-        ("elbo", line.elbo),
-    ):
+    for name in ("log_likelihood", "refined_log_likelihood", "elbo"):
+        summary = line.scores[name]
         each = stacked(counts, row, name).mean(1)
         assert summary.mean == pytest.approx(each.mean())
         assert summary.std == pytest.approx(each.std(ddof=1))
         assert summary.runs == 3
     assert line.done == line.wanted == 6  # two starts of each split
     gap = stacked(counts, row, "refined_elbo") - stacked(counts, row, "elbo")
-    assert line.gap.mean == pytest.approx(gap.mean())
-    assert line.gap.std == pytest.approx(gap.mean(1).std(ddof=1))
-    for part, before in enumerate(("", "refined_")):
-        assert line.ess[part] == pytest.approx(stacked(counts, row, before + "ess").mean())
-        assert line.bad[part] == pytest.approx((stacked(counts, row, before + "khat") > 0.7).mean())
+    assert line.scores["amortization_gap"].mean == pytest.approx(gap.mean())
+    assert line.scores["amortization_gap"].std == pytest.approx(gap.mean(1).std(ddof=1))
+    for before in ("", "refined_"):
+        assert line.scores[before + "ess"].mean == pytest.approx(stacked(counts, row, before + "ess").mean())
+        share = (stacked(counts, row, before + "khat") > 0.7).mean()
+        assert line.scores[before + "khat"].mean == pytest.approx(share)
 
 
 def test_the_difference_is_of_the_same_instances_and_splits(made):
@@ -103,9 +101,9 @@ def test_sizes_are_means_over_the_runs_that_count(made):
 def test_the_error_of_a_mean_is_the_root_of_the_sum_of_squares(made):
     store, counts = made
     vae, _ = Results(store, entries("vae", "gp")).variants("digits", 2)
-    for part, before in enumerate(("", "refined_")):
+    for before in ("", "refined_"):
         errors = stacked(counts, "vae", before + "mc_error")
-        assert vae.mc_error[part] == pytest.approx(np.mean(np.sqrt((errors**2).sum(1)) / 40))
+        assert vae.scores[before + "mc_error"].mean == pytest.approx(np.mean(np.sqrt((errors**2).sum(1)) / 40))
 
 
 def test_a_difference_is_only_of_splits_that_have_both(tmp_path):
@@ -118,7 +116,7 @@ def test_a_difference_is_only_of_splits_that_have_both(tmp_path):
     assert gathered.done == 4
     vae, gp = gathered.variants("digits", 2)
     for line in (vae, gp):
-        assert (line.log_likelihood.runs, line.done, line.wanted) == (2, 2, 6)
+        assert (line.scores["log_likelihood"].runs, line.done, line.wanted) == (2, 2, 6)
     expected = paired_difference(*(scores[row, 1]["log_likelihood"] for row in ("gp", "vae")))
     found = gp.differences[0]
     assert found.instances.mean == pytest.approx(expected.mean)
@@ -157,7 +155,7 @@ def test_each_column_has_its_own_results(tmp_path):
     assert gathered.columns() == [("digits", 2), ("digits", 3), ("mnist", 2), ("mnist", 3)]
     for column, mean in means.items():
         (line,) = gathered.variants(*column)
-        assert line.log_likelihood == Summary(mean, 0.0, 3)
+        assert line.scores["log_likelihood"] == Summary(mean, 0.0, 3)
     assert gathered.variants("mnist", 3) == []
     assert gathered.fingerprints == {"digits": {"1.0", "2.0"}, "mnist": {"3.0"}}
     assert gathered.environments == [{"machine": "none"}]
@@ -176,8 +174,8 @@ def test_an_unknown_khat_is_not_counted(tmp_path):
     khat[:10], khat[10:20] = np.nan, 0.9
     pretend(store, entry.job, columns(khat=khat, refined_khat=np.full(40, np.nan)))
     (line,) = Results(store, [entry]).variants("digits", 2)
-    assert line.bad[0] == pytest.approx(10 / 30)
-    assert np.isnan(line.bad[1])
+    assert line.scores["khat"].mean == pytest.approx(10 / 30)
+    assert np.isnan(line.scores["refined_khat"].mean)
 
 
 def test_any_folder_can_be_a_store(tmp_path, monkeypatch):
@@ -187,4 +185,4 @@ def test_any_folder_can_be_a_store(tmp_path, monkeypatch):
         store = Store(folder)
         pretend(store, entry.job, columns(log_likelihood=np.full(40, 7.0)))
         (line,) = Results(store, [entry]).variants("digits", 2)
-        assert line.log_likelihood.mean == 7.0
+        assert line.scores["log_likelihood"].mean == 7.0

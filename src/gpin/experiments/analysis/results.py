@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gpin._core.extras import extra
+from gpin.evaluation.scores import REFINED, SCORES, with_derived
 from gpin.experiments.analysis.statistics import PairedDifference, Summary, paired_difference
 from gpin.experiments.execution.store import Store
 from gpin.experiments.execution.timing import read_times
@@ -31,20 +33,9 @@ __all__ = [
 BASELINE = "vae"
 """The variant with which all others are compared instance by instance."""
 
-GAP = "refined_elbo - elbo"
-EXCESS = "kl - best_kl"
 ALL_COUNT = 0.99
 """The effective share of the K samples above which the decoder ignores the code."""
-OPTIONAL = ("uncertainty", "log_evidence", "kl", "best_kl")
-"""Scores that only some runs have."""
 HERE = "where method = $method and data = $data and dim = $dim"
-BY_SPLIT = f"""
-    select split, avg(log_likelihood) as ll, avg(refined_log_likelihood) as refined, avg(elbo) as elbo,
-           avg({GAP}) as gap, avg(ess) as ess, avg(refined_ess) as refined_ess,
-           sqrt(sum(mc_error ** 2)) / count(*) as error, sqrt(sum(refined_mc_error ** 2)) / count(*) as refined_error,
-           avg((khat > 0.7)::int) filter (not isnan(khat)) as bad,
-           avg((refined_khat > 0.7)::int) filter (not isnan(refined_khat)) as refined_bad
-    from scores {HERE} group by split order by split"""
 
 
 @dataclass(frozen=True)
@@ -73,32 +64,21 @@ class VariantResult:
         row: The name of the variant.
         done: The number of trainings that are done, over all splits and initialisations.
         wanted: The number of trainings that the experiment asks for.
-        log_likelihood: The mean over test instances with proposals of the encoder.
-        refined: The mean with proposals fitted to each instance: a score of the model more than of the encoder.
-        elbo: The bound of the encoder.
-        gap: The amortization gap: the refined ELBO − the encoder's.
-        ess: The mean effective sample size, for both kinds of proposals.
-        bad: The share of instances with k̂ > 0.7 among those where k̂ is known, for both.
-        mc_error: The Monte-Carlo error of the mean of one run, for both.
-        differences: The difference from the baseline's log-likelihood, for both; empty for the baseline itself.
-        by_uncertainty: The rank correlation of the gap with the encoder's uncertainty, mean over runs; None if it
-            has none.
-        by_elbo: The rank correlation of the gap with −ELBO, which every encoder has.
+        scores: The headline of every score that all of these runs have, see `gpin.evaluation.scores.SCORES`.
+        differences: The difference from the baseline's log-likelihood, with proposals of the encoder and with refined
+            ones; empty for the baseline itself.
+        by_uncertainty: The rank correlation of the amortization gap with the encoder's uncertainty, mean over runs;
+            None without one.
+        by_elbo: The rank correlation of the amortization gap with −ELBO, which every encoder has.
         parameters: The number of trainable parameters.
-        collapsed: The splits on which all samples of the encoder, or all of the fitted proposals, have equal weight:
+        collapsed: The splits on which all samples of the encoder, or all of the refined proposals, have equal weight:
             the decoder ignores the code. (Or the proposals are the true posteriors, as they can be in toy problems.)
     """
 
     row: str
     done: int
     wanted: int
-    log_likelihood: Summary
-    refined: Summary
-    elbo: Summary
-    gap: Summary
-    ess: tuple[float, float]
-    bad: tuple[float, float]
-    mc_error: tuple[float, float]
+    scores: Mapping[str, Summary]
     differences: tuple[Difference, ...]
     by_uncertainty: Correlation | None
     by_elbo: Correlation | None
@@ -106,11 +86,24 @@ class VariantResult:
     collapsed: tuple[int, ...]
 
     def record(self) -> dict[str, Any]:
-        """The numbers, ready for JSON."""
+        """The numbers, ready for JSON: every score under `scores`, and some by the names that they had before."""
         record = asdict(self)
-        for name in ("ess", "bad", "mc_error", "differences"):
-            record[name] = dict(zip(("encoder", "refined"), record[name], strict=False))
+        scores = record["scores"]
+        record |= {key: scores[name] for key, name in NAMED.items()}
+        for key, name in NAMED_PAIRS.items():
+            record[key] = {"encoder": scores[name]["mean"], "refined": scores[REFINED + name]["mean"]}
+        record["differences"] = dict(zip(("encoder", "refined"), record["differences"], strict=False))
         return record
+
+
+NAMED = {
+    "log_likelihood": "log_likelihood",
+    "refined": "refined_log_likelihood",
+    "elbo": "elbo",
+    "gap": "amortization_gap",
+}
+NAMED_PAIRS = {"ess": "ess", "bad": "khat", "mc_error": "mc_error"}
+"""Keys of a variant's record that are older than the registry of scores, and the scores that they hold."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +112,10 @@ class PosteriorResult:
 
     Attributes:
         log_evidence: The exact log p(x).
-        kl: KL(q‖p) from the encoder's posterior to the true one.
-        best_kl: The same for the best diagonal Gaussian of each instance.
-        excess: kl − best_kl, the cost of amortization.
-        by_uncertainty: The rank correlations of kl and of the excess with the encoder's uncertainty.
+        kl: The inference gap, KL(q‖p) from the encoder's posterior to the true one.
+        best_kl: The approximation gap, the same for the best diagonal Gaussian of each instance.
+        excess: The amortization gap, kl − best_kl.
+        by_uncertainty: The rank correlations of the inference and the amortization gap with the encoder's uncertainty.
         by_elbo: The rank correlations with −ELBO.
     """
 
@@ -215,8 +208,6 @@ class Results:
             "hive_partitioning = false)) as found using (file)",
             [files],
         )
-        for name in OPTIONAL:
-            connection.execute(f"alter table scores add column if not exists {name} double")
         return connection
 
     def columns(self) -> list[tuple[str, int]]:
@@ -234,32 +225,44 @@ class Results:
 
     def _variant(self, row: str, data: str, latent_dim: int, entries: Sequence[Entry]) -> VariantResult | None:
         place = {"method": row, "data": data, "dim": latent_dim}
-        splits = self._query(BY_SPLIT, place)
-        if not len(splits["split"]):
+        splits = self._instances(row, data, latent_dim)
+        if not splits:
             return None
         about = self._query(f"select avg(parameters) as size from runs {HERE}", place)
         found = (self._difference(place, score) for score in ("log_likelihood", "refined_log_likelihood"))
+        most = ALL_COUNT * entries[0].job.scoring.samples
         return VariantResult(
             row,
             done=sum(self._records[entry.job.identity] is not None for entry in entries),
             wanted=len(entries),
-            log_likelihood=Summary.of(splits["ll"]),
-            refined=Summary.of(splits["refined"]),
-            elbo=Summary.of(splits["elbo"]),
-            gap=Summary.of(splits["gap"]),
-            ess=(float(splits["ess"].mean()), float(splits["refined_ess"].mean())),
-            bad=(float(splits["bad"].mean()), float(splits["refined_bad"].mean())),
-            mc_error=(float(splits["error"].mean()), float(splits["refined_error"].mean())),
+            scores={
+                name: Summary.of([score.value(columns[name]) for columns in splits.values()])
+                for name, score in SCORES.items()
+                if all(name in columns for columns in splits.values())
+            },
             differences=tuple(difference for difference in found if difference is not None),
-            by_uncertainty=self.correlation(row, data, latent_dim, "uncertainty", GAP),
-            by_elbo=self.correlation(row, data, latent_dim, "-elbo", GAP),
+            by_uncertainty=_correlation(splits, "uncertainty", "amortization_gap"),
+            by_elbo=_correlation(splits, "elbo", "amortization_gap", sign=-1),
             parameters=int(about["size"][0]),
             collapsed=tuple(
-                int(split)
-                for split, *ess in zip(splits["split"], splits["ess"], splits["refined_ess"], strict=True)
-                if max(ess) > ALL_COUNT * entries[0].job.scoring.samples
+                split
+                for split, columns in splits.items()
+                if max(SCORES[name].value(columns[name]) for name in ("ess", REFINED + "ess")) > most
             ),
         )
+
+    def _instances(self, row: str, data: str, latent_dim: int) -> dict[int, dict[str, Tensor]]:
+        """The scores of all instances by split, each `(n,)`: those that the store has, and those derived from them."""
+        place = {"method": row, "data": data, "dim": latent_dim}
+        found = self._scores.execute(f"select * from scores {HERE} order by split, instance", place).fetchnumpy()
+        splits = {}
+        for split in np.unique(found["split"]):
+            mine = found["split"] == split
+            stored = {name: values[mine] for name, values in found.items() if name in SCORES}
+            # A score that this run lacks, and another run in the table has, is null for all instances.
+            known = {name: values for name, values in stored.items() if not np.ma.getmaskarray(values).all()}
+            splits[int(split)] = with_derived({name: torch.from_numpy(np.asarray(v)) for name, v in known.items()})
+        return splits
 
     def _difference(self, place: Mapping[str, Any], score: str) -> Difference | None:
         """The difference from the baseline; None for the baseline itself, and if no split has both."""
@@ -284,37 +287,21 @@ class Results:
             paired_difference(each["ours"], each["theirs"]), paired_difference(whole["ours"], whole["theirs"]), ahead
         )
 
-    def correlation(self, row: str, data: str, latent_dim: int, x: str, y: str) -> Correlation | None:
-        """The rank correlation over instances of two expressions of their scores, mean over runs.
-
-        None if a run lacks one of them, such as an uncertainty. Instances for which one is unknown are left out.
-        """
-        place = {"method": row, "data": data, "dim": latent_dim}
-        sql = f"select split, ({x})::double as x, ({y})::double as y from scores {HERE} order by split, instance"
-        found = self._query(sql, place)
-        each = []
-        for split in np.unique(found["split"]):
-            mine = found["split"] == split
-            one, other = (torch.from_numpy(found[name][mine]) for name in ("x", "y"))
-            known = ~(one.isnan() | other.isnan())
-            if not known.any():
-                return None
-            each.append(Correlation.of(one[known], other[known]))
-        return _mean(each) if each else None
-
     def posterior(self, row: str, data: str, latent_dim: int) -> PosteriorResult:
         """The comparison with the true posterior, of a variant that has results with a grid."""
-        place = {"method": row, "data": data, "dim": latent_dim}
-        scores = {"log_evidence": "log_evidence", "kl": "kl", "best_kl": "best_kl", "excess": EXCESS}
-        means = ", ".join(f"avg({score}) as {name}" for name, score in scores.items())
-        found = self._query(f"select {means} from scores {HERE} group by split order by split", place)
+        splits = self._instances(row, data, latent_dim)
+        log_evidence, kl, best_kl, excess = (
+            Summary.of([SCORES[name].value(columns[name]) for columns in splits.values()])
+            for name in ("log_evidence", "kl", "best_kl", "grid_amortization_gap")
+        )
 
-        def by(predictor: str) -> tuple[Correlation | None, Correlation | None]:
-            over, excess = (self.correlation(row, data, latent_dim, predictor, distance) for distance in ("kl", EXCESS))
-            return over, excess
+        def by(predictor: str, sign: int = 1) -> tuple[Correlation | None, Correlation | None]:
+            inference, amortization = (
+                _correlation(splits, predictor, gap, sign) for gap in ("kl", "grid_amortization_gap")
+            )
+            return inference, amortization
 
-        summaries = {name: Summary.of(found[name]) for name in scores}
-        return PosteriorResult(**summaries, by_uncertainty=by("uncertainty"), by_elbo=by("-elbo"))
+        return PosteriorResult(log_evidence, kl, best_kl, excess, by("uncertainty"), by("elbo", -1))
 
     def _query(self, sql: str, place: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Columns by name; null becomes NaN."""
@@ -323,6 +310,23 @@ class Results:
             name: np.ma.filled(column.astype(float), np.nan) if np.ma.isMaskedArray(column) else np.asarray(column)
             for name, column in found.items()
         }
+
+
+def _correlation(splits: Mapping[int, Mapping[str, Tensor]], x: str, y: str, sign: int = 1) -> Correlation | None:
+    """The rank correlation over instances of one score, or of minus it, with another, mean over runs.
+
+    None if a run lacks one of them, such as an uncertainty. Instances for which one is unknown are left out.
+    """
+    each = []
+    for columns in splits.values():
+        if x not in columns or y not in columns:
+            return None
+        one, other = sign * columns[x], columns[y]
+        known = ~(one.isnan() | other.isnan())
+        if not known.any():
+            return None
+        each.append(Correlation.of(one[known], other[known]))
+    return _mean(each) if each else None
 
 
 def _mean(found: Sequence[Correlation]) -> Correlation:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpin.data import BENCHMARKS
+from gpin.evaluation.scores import SCORES, Score
 from gpin.experiments.analysis.paper import PAPER
 from gpin.experiments.analysis.results import Results, VariantResult
 from gpin.experiments.analysis.statistics import PairedDifference, Summary, mark
@@ -69,25 +70,28 @@ def _scores(
     dim: int,
 ) -> ResultTable:
     marks: dict[tuple[int, int], Mark] = {}
-    runs = max(variant.refined.runs for variant in variants)
+    columns = _score_columns("likelihood", variants)
+    runs = max(variant.scores["log_likelihood"].runs for variant in variants)
     # The paper's marks compare methods: ablations explain one of them, and variants that lack runs are not compared.
     methods = [variant for variant in variants if not variant_named(variant.row).ablation] or variants
-    compared = [variant for variant in methods if variant.done == variant.wanted and variant.refined.runs > 1]
+    compared = [
+        variant for variant in methods if variant.done == variant.wanted and variant.scores["log_likelihood"].runs > 1
+    ]
     if len(compared) == 1:  # the best of one means nothing
         compared = []
-    for column, score in ((1, "log_likelihood"), (2, "refined")):
-        for name, colour in mark({variant.row: getattr(variant, score) for variant in compared}).items():
+    for column, score in enumerate(columns, 1):
+        known = {variant.row: variant.scores[score.name] for variant in compared if score.name in variant.scores}
+        for name, colour in mark(known).items() if score.better == "higher" else ():
             if colour:
                 marks[next(i for i, variant in enumerate(variants) if variant.row == name), column] = colour
     paper = _paper(experiment, data, dim)
     for i, variant in enumerate(variants):
         if variant.row in paper and paper[variant.row][1]:
-            marks[i, 3] = paper[variant.row][1]
+            marks[i, 1 + len(columns)] = paper[variant.row][1]
     rows = [
         [
             _name(variant),
-            _summary(variant.log_likelihood),
-            _summary(variant.refined),
+            *(_score_cell(score, variant) for score in columns),
             *([paper[variant.row][0] if variant.row in paper else ""] if paper else []),
         ]
         for variant in variants
@@ -106,7 +110,7 @@ def _scores(
         *_about_paper(protocol, bool(paper)),
         *([] if experiment.decoder == "dense" else _otherwise_in_the_supplement(variants, data, dim)),
     ]
-    head = ["", "log p(x), encoder", "log p(x), refined", *(["paper"] if paper else [])]
+    head = ["", *(score.symbol for score in columns), *(["paper"] if paper else [])]
     return ResultTable(title, head, rows, marks, notes)
 
 
@@ -194,15 +198,12 @@ def _differences(title: str, variants: Sequence[VariantResult]) -> ResultTable:
 
 
 def _diagnostics(title: str, variants: Sequence[VariantResult]) -> ResultTable:
-    head = ["", "gap", "ELBO", "ESS", "k̂ > 0.7", "MC error", "ρ unc.", "ρ −ELBO", "size"]
+    columns = _score_columns("diagnostics", variants)
+    head = ["", *(score.symbol for score in columns), "ρ unc.", "ρ −ELBO", "size"]
     rows = [
         [
             _name(variant),
-            _summary(variant.gap),
-            _summary(variant.elbo),
-            "{:.1f} / {:.1f}".format(*variant.ess),
-            " / ".join("?" if math.isnan(share) else f"{100 * share:.0f} %" for share in variant.bad),
-            "{:.2f} / {:.2f}".format(*variant.mc_error),
+            *(_score_cell(score, variant) for score in columns),
             "" if variant.by_uncertainty is None else str(variant.by_uncertainty),
             "" if variant.by_elbo is None else str(variant.by_elbo),
             f"{variant.parameters:,}",
@@ -210,44 +211,57 @@ def _diagnostics(title: str, variants: Sequence[VariantResult]) -> ResultTable:
         for variant in variants
     ]
     notes = [
-        "Gap: the ELBO of the refined Gaussian less the encoder's, nats, mean over instances ± standard deviation over "
-        "runs; below zero where the fitted Gaussian is worse than the encoder's posterior. By proposals of the encoder "
-        "/ refined: ESS, effective samples; k̂ > 0.7, share of instances whose score cannot be trusted; MC error, of "
-        "the mean (it means little where most k̂ are above 0.7).",
-        "ρ: Spearman's rank correlation of the gap, instance by instance, ± its standard error, with the GP's "
-        "uncertainty (unc.), and with −ELBO, which every encoder has: the baseline to beat (it shares its noise "
-        "with the gap). Size: parameters.",
+        f"{_explained(columns)} ± is the standard deviation over runs. Two numbers are the means over runs with "
+        "proposals of the encoder / with refined ones.",
+        "ρ: Spearman's rank correlation of the amortization gap, instance by instance, ± its standard error, with the "
+        "GP's uncertainty (unc.), and with −ELBO, which every encoder has: the baseline to beat (it shares its noise "
+        "with the gap). Size: the number of parameters.",
     ]
     return ResultTable(f"{title}: amortization gap and diagnostics", head, rows, notes=notes)
+
+
+def _score_columns(table: str, variants: Sequence[VariantResult]) -> list[Score]:
+    """The scores that have a column in a table: those that some variant has."""
+    return [
+        score
+        for name, score in SCORES.items()
+        if score.table == table and score.beside is None and any(name in variant.scores for variant in variants)
+    ]
+
+
+def _score_cell(score: Score, variant: VariantResult) -> str:
+    """The mean over runs ± standard deviation, or the means of all scores of a column; blank if the runs lack it."""
+    shown = [score, *(other for other in SCORES.values() if other.beside == score.name and other.table == score.table)]
+    found = [(one, variant.scores[one.name]) for one in shown if one.name in variant.scores]
+    if len(shown) == 1:
+        return "".join(_summary(summary, one) for one, summary in found)
+    return " / ".join(one.written(summary.mean) for one, summary in found)
+
+
+def _explained(scores: Sequence[Score]) -> str:
+    """One sentence that says what each column is."""
+    parts = (f"{score.symbol}: {score.explanation}{f', {score.unit}' if score.unit else ''}" for score in scores)
+    return f"Columns: {'; '.join(parts)}."
 
 
 def posterior_tables(results: Results) -> list[ResultTable]:
     """How far encoders are from the true posterior on the grid, and what predicts the distance."""
     tables = []
     for data, dim in results.columns():
+        variants = results.variants(data, dim)
+        columns = _score_columns("posterior", variants)
         rows = []
-        for variant in results.variants(data, dim):
+        for variant in variants:
             found = results.posterior(variant.row, data, dim)
-            means = (found.log_evidence, found.kl, found.best_kl, found.excess)
-            tellers = (*found.by_uncertainty, *found.by_elbo)
-            rows.append([_name(variant), *map(_summary, means), *("" if c is None else str(c) for c in tellers)])
-        head = [
-            "",
-            "log p(x)",
-            "KL(q‖p)",
-            "best",
-            "excess",
-            "ρ unc., KL",
-            "ρ unc., exc.",
-            "ρ −ELBO, KL",
-            "ρ −ELBO, exc.",
-        ]
+            correlations = (*found.by_uncertainty, *found.by_elbo)
+            cells = [_score_cell(score, variant) for score in columns]
+            rows.append([_name(variant), *cells, *("" if one is None else str(one) for one in correlations)])
+        correlated = [f"ρ {what}, {gap}" for what in ("unc.", "−ELBO") for gap in ("inference", "amort.")]
+        head = ["", *(score.symbol for score in columns), *correlated]
         notes = [
-            "log p(x): exact, by quadrature on the grid. KL(q‖p): from the encoder's posterior to the true one, nats, "
-            "mean over instances ± standard deviation over runs; best: the same of the diagonal Gaussian that is best "
-            "for each instance; excess (exc.): the difference, what amortization costs.",
+            f"{_explained(columns)} Means over instances ± standard deviation over runs.",
             "ρ: Spearman's rank correlation over instances, ± its standard error, of the GP's uncertainty (unc.) and "
-            "of −ELBO, which every encoder has, with KL and excess.",
+            "of −ELBO, which every encoder has, with the inference gap and with the amortization gap (amort.).",
             *_sizes(results, data),
         ]
         if rows:
@@ -255,8 +269,9 @@ def posterior_tables(results: Results) -> list[ResultTable]:
     return tables
 
 
-def _summary(found: Summary) -> str:
-    return plus_minus(found.mean, found.std)
+def _summary(found: Summary, score: Score) -> str:
+    deviation = f" ± {score.written(found.std)}" if math.isfinite(found.std) else ""
+    return score.written(found.mean) + deviation
 
 
 def _signed(value: float) -> str:
