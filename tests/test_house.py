@@ -1,6 +1,7 @@
 """The rules of the house: who may import whom."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -111,6 +112,23 @@ def test_methods_and_distributions_are_asked_and_not_tested_for_their_class():
         if name in where and path != where[name]
     ]
     assert found == []
+
+
+FLAG = re.compile(r"(?<![\w(-])--[a-z][a-z-]*\b(?!: ?#)")
+"""An option of the command line, such as `--data`; neither `var(--ink)` nor `--ink: #fff` of a style sheet."""
+
+
+def flags(path):
+    """The flags that strings in a file name, docstrings included, each with its line."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from (f"{path.relative_to(SOURCE)}:{node.lineno} {flag}" for flag in FLAG.findall(node.value))
+
+
+def test_only_the_command_line_names_flags():
+    files = [path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] != "cli"]
+    assert [flag for path in sorted(files) for flag in flags(path)] == []
+    assert list(flags(SOURCE / "cli" / "train.py"))  # they would be found
 
 
 def test_every_package_folder_is_mirrored_in_the_tests():

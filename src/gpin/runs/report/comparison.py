@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-REPEATS, MOST_SECONDS = 100, 5.0
+REPEATS, MOST_SECONDS = 300, 3.0
 """How often inference is timed, and after how many seconds no more."""
 
 

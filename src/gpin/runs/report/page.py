@@ -156,7 +156,7 @@ def _encoders(comparison: Comparison) -> str:
     else:
         about = f"The methods of {what}, are {named}."
     certain = [one.name for one in scored if one.uncertainty is not None]
-    return about + (f" {listed(certain)} also says how uncertain each answer is." if certain else "")
+    return about + (f" Each answer of {listed(certain)} comes with its uncertainty." if certain else "")
 
 
 # Scores ----------------------------------------------------------------------------------------------
