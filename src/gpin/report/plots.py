@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpin._core.extras import extra
-from gpin.report.images import image_grid, image_png, pairs, rgba
+from gpin.report.images import image_grid, rgba
 from gpin.report.style import LIGHT
 
 with extra("plots"):
@@ -31,10 +31,7 @@ __all__ = [
     "Figure",
     "Panel",
     "curves",
-    "image_grid",
-    "image_png",
     "ordered_strip",
-    "pairs",
     "png",
     "posterior_panels",
     "scatter",

@@ -10,6 +10,7 @@ from torch import Tensor
 from gpin._core.seeding import seeded
 from gpin.data import DataSet, Rows, Scaling
 from gpin.report import Tile, plots
+from gpin.report.images import image_grid, image_png, pairs
 from gpin.runs.report.scored_run import ScoredRun
 from gpin.runs.rows import batches, spread_rows
 
@@ -80,7 +81,7 @@ def samples(one: ScoredRun, display: Display, seed: int) -> bytes:
 
 
 def _png(images: np.ndarray, across: int) -> bytes:
-    return plots.image_png(plots.image_grid(images, across), scale=max(1, round(32 / images.shape[3])))
+    return image_png(image_grid(images, across), scale=max(1, round(32 / images.shape[3])))
 
 
 def tiles(one: ScoredRun, data: DataSet, display: Display, count: int) -> list[Tile]:
@@ -91,7 +92,7 @@ def tiles(one: ScoredRun, data: DataSet, display: Display, count: int) -> list[T
     found = []
     for i, image, again in zip(chosen.tolist(), display(x), display(one.vae.reconstruct(x)), strict=True):
         value = f"{one.uncertainty[i].item():#.2g}"
-        pictures = [plots.image_png(plots.image_grid(each[None], columns=1)) for each in (image, again)]
+        pictures = [image_png(image_grid(each[None], columns=1)) for each in (image, again)]
         found.append(Tile(pictures, f"Test image {i} and its reconstruction, uncertainty {value}", value))
     return found
 
@@ -145,5 +146,5 @@ def pngs(scored: Sequence[ScoredRun], data: DataSet, noun: str, seed: int) -> di
         if one.uncertainty is not None:
             found["uncertainty"] = plots.png(uncertainty_strip(one, data, display), dpi=100)
             found["inference-gap"] = plots.png(inference_gap(one, index))
-    found["reconstructions"] = plots.image_png(plots.pairs(*rows), scale=8)
+    found["reconstructions"] = image_png(pairs(*rows), scale=8)
     return found
