@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from linear_gaussian import LinearGaussian
+from torch import distributions as td
 
 import gpin
 from gpin.inference import METHODS
@@ -284,3 +285,88 @@ def test_codes_that_cannot_be_decoded_are_refused(vae, z, said):
 def test_a_seed_that_torch_does_not_take_is_refused(seed):
     with pytest.raises(gpin.InputError, match="seed must be a whole number between 0 and"):
         gpin.build(SHAPE, seed=seed)
+
+
+def test_calling_it_encodes_and_decodes(vae):
+    x = torch.rand(5, *SHAPE)
+    output = vae(x)
+    assert torch.equal(output.reconstruction, vae.reconstruct(x))
+    assert torch.equal(output.q.mean, vae.encode(x).mean)
+    reconstruction, q = output
+    (reconstruction.sum() + q.stddev.sum()).backward()
+    assert all(p.grad.abs().sum() > 0 for p in vae.decoder.parameters())
+    assert vae.inference.base.head.weight.grad.abs().sum() > 0
+    with pytest.raises(gpin.InputError, match="shape"):
+        vae(x[0, 0])
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_samples_come_with_their_latents(vae, noise):
+    torch.manual_seed(1)
+    alone = vae.sample(7, noise)
+    torch.manual_seed(1)
+    x, z = vae.sample(7, noise, return_latents=True)
+    assert torch.equal(x, alone)
+    assert z.shape == (7, 3)
+    if not noise:
+        assert torch.equal(vae.decode(z), x)
+
+
+def test_a_distribution_may_be_the_proposal():
+    """With the exact posterior every weight is p(x), and the estimate has no error."""
+    torch.manual_seed(0)
+    truth = LinearGaussian.random()
+    vae, x = truth.vae("vae", known=True), truth.sample(50)
+    exact = truth.log_prob(x)
+    for chunk_size in (7, 512):
+        found = vae.log_likelihood(x, 30, truth.posterior(x), chunk_size, return_weights=True)
+        torch.testing.assert_close(found.values.float(), exact, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(found.log_weights.float(), exact.expand(30, 50), rtol=1e-4, atol=2e-3)
+        assert found.proposal == "given"
+        assert found.log_weights.shape == (30, 50)
+    wide = td.Independent(td.Normal(vae.encode(x).mean.double(), 1.5 * torch.ones(50, 2).double()), 1)
+    found = vae.log_likelihood(x, 4000, wide)  # in another precision than the model's
+    assert found.mean == pytest.approx(exact.mean().item(), abs=5 * found.mean_mc_error + 0.01)
+
+
+@pytest.mark.parametrize("proposal", ["encoder", "refined"])
+def test_the_weights_are_those_that_the_estimate_was_made_of(vae, proposal):
+    x = torch.rand(131, *SHAPE)  # two batches
+    torch.manual_seed(2)
+    found = vae.log_likelihood(x, 30, proposal, return_weights=True)
+    assert found.log_weights.shape == (30, 131)
+    torch.testing.assert_close(found.log_weights.logsumexp(0) - np.log(30), found.values)
+    torch.testing.assert_close(found.log_weights.mean(0), found.elbo)
+    torch.manual_seed(2)
+    without = vae.log_likelihood(x, 30, proposal)
+    assert without.log_weights is None
+    assert torch.equal(without.values, found.values)
+
+
+def test_the_refinement_of_the_proposal_has_options(vae, monkeypatch):
+    x, asked = torch.rand(4, *SHAPE), []
+    refine = vae.refine
+    monkeypatch.setattr(type(vae), "refine", lambda self, x, **options: asked.append(options) or refine(x, **options))
+    vae.log_likelihood(x, 5, "refined", steps=3, tolerance=0.5)
+    vae.log_likelihood(x, 5, "refined")
+    assert asked == [{"steps": 3, "tolerance": 0.5}, {}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"steps": 3}, "steps applies to proposal='refined' only"),
+        ({"tolerance": 0.1, "proposal": td.Normal(torch.zeros(2), torch.ones(2))}, "tolerance applies to"),
+        ({"steps": 0, "proposal": "refined"}, "steps must be"),
+        ({"proposal": 3}, "unknown proposal 3: choose 'encoder', 'refined' or a distribution"),
+        (
+            {"proposal": td.Normal(torch.zeros(2, 3), torch.ones(2, 3))},
+            r"batch shape \(2,\) and event shape \(3,\), got batch shape \(2, 3\) .*Independent",
+        ),
+        ({"proposal": td.Independent(td.Normal(torch.zeros(5, 3), torch.ones(5, 3)), 1)}, r"got batch shape \(5,\)"),
+    ],
+)
+def test_a_proposal_that_does_not_fit_is_refused(vae, arguments, said):
+    with pytest.raises(gpin.InputError, match=said) as caught:
+        vae.log_likelihood(torch.rand(2, *SHAPE), 5, **arguments)
+    assert "\n" not in str(caught.value)

@@ -4,19 +4,41 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpin._core.errors import InputError, TrainingError
+    from gpin._core.errors import InputError, StopTraining, TrainingError
+    from gpin.export import export
+    from gpin.runs import open_run
+    from gpin.runs.report import write_report
+    from gpin.sklearn import GPVAE
     from gpin.training import fit
     from gpin.vae import VAE, build, load
 
 __version__ = "0.1.0"
-__all__ = ["VAE", "InputError", "TrainingError", "__version__", "build", "fit", "load"]
+__all__ = [
+    "GPVAE",
+    "VAE",
+    "InputError",
+    "StopTraining",
+    "TrainingError",
+    "__version__",
+    "build",
+    "export",
+    "fit",
+    "load",
+    "open_run",
+    "write_report",
+]
 
 _HOMES = {
     "VAE": "gpin.vae",
     "build": "gpin.vae",
     "load": "gpin.vae",
     "fit": "gpin.training",
+    "GPVAE": "gpin.sklearn",
+    "export": "gpin.export",
+    "open_run": "gpin.runs",
+    "write_report": "gpin.runs.report",
     "InputError": "gpin._core.errors",
+    "StopTraining": "gpin._core.errors",
     "TrainingError": "gpin._core.errors",
 }
 

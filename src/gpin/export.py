@@ -3,10 +3,12 @@
 import copy
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -182,3 +184,15 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+class _Module(ModuleType):
+    """A module that can be called like the function in it.
+
+    `gpin.export` is the function or, once the module was imported by its name, the module.
+    """
+
+    __call__ = staticmethod(export)
+
+
+sys.modules[__name__].__class__ = _Module

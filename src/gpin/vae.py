@@ -3,11 +3,11 @@
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from gpin._core.config import Config
+from gpin._core.devices import device_named
 from gpin._core.errors import InputError
 from gpin._core.files import as_path, read_record, write_record, write_whole
-from gpin._core.inputs import as_tensor, check_seed, positive_number, whole_number
+from gpin._core.inputs import as_dtype, as_tensor, check_seed, positive_number, whole_number
 from gpin._core.memory import keep_freed_memory
 from gpin._core.seeding import seeded
 from gpin.distributions import PrecisionNormal
@@ -38,6 +39,9 @@ from gpin.likelihoods import (
 from gpin.networks import (
     ArchitectureConfig,
     DenseOptions,
+    OwnDecoder,
+    OwnNetworks,
+    OwnTrunk,
     as_architecture,
     check_shape,
     make_architecture,
@@ -45,16 +49,21 @@ from gpin.networks import (
 )
 from gpin.refinement import GaussNewton, GaussNewtonConfig
 
-__all__ = ["VAE", "VAEConfig", "build", "from_config", "load"]
+__all__ = ["VAE", "Reconstruction", "VAEConfig", "build", "from_config", "load"]
 
 ArrayLike = Tensor | np.ndarray
+Network = nn.Module | Callable[[], nn.Module]
+"""A network of the user's own, or a function that makes one."""
 
 FORMAT = "gpin-vae"
 VERSION = 1
 
 
 class VAEConfig(Config):
-    """All that is needed to build a model again: data in, data out."""
+    """All that is needed to build a model again: data in, data out.
+
+    `encoder` and `decoder` are the names of the classes of the user's own networks, where there are any.
+    """
 
     shape: tuple[int, ...]
     method: str = "gp"
@@ -62,6 +71,8 @@ class VAEConfig(Config):
     options: dict[str, Any] = Field(default_factory=dict)
     likelihood: LikelihoodConfig = GaussianOptions()
     architecture: ArchitectureConfig = DenseOptions()
+    encoder: str | None = None
+    decoder: str | None = None
 
     @field_validator("likelihood", mode="before")
     @classmethod
@@ -74,6 +85,11 @@ class VAEConfig(Config):
         return parse_architecture(value) if isinstance(value, Mapping) else value
 
     @property
+    def own(self) -> bool:
+        """Whether there are networks of the user's own in it, which the config only names."""
+        return self.encoder is not None or self.decoder is not None
+
+    @property
     def density(self) -> bool:
         """Whether p(x|z) is a density, whose value depends on the units of x, and not a probability."""
         return likelihood_named(self.likelihood.kind).density
@@ -81,11 +97,24 @@ class VAEConfig(Config):
     @model_serializer(mode="wrap")
     def _record(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """What files hold, and the identity of a run is the hash of."""
+        own = ("encoder", "decoder")
         return {
-            **handler(self),
+            **{name: value for name, value in handler(self).items() if name not in own or value is not None},
             "likelihood": self.likelihood.record(),
             "architecture": self.architecture.record(),
         }
+
+
+class Reconstruction(NamedTuple):
+    """What `vae(x)` returns.
+
+    Attributes:
+        reconstruction: E[x|z] at the posterior mean of z, `(batch, *shape)`.
+        q: q(z|x), with batch shape `(batch,)` and event shape `(d,)`.
+    """
+
+    reconstruction: Tensor
+    q: Distribution
 
 
 class VAE(nn.Module):
@@ -117,12 +146,12 @@ class VAE(nn.Module):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one instance."""
+        """The shape of one instance."""
         return self.likelihood.shape
 
     @property
     def latent_dim(self) -> int:
-        """D."""
+        """The number of latent dimensions."""
         return self.inference.latent_dim
 
     # The generative model -------------------------------------------------------------------------
@@ -155,6 +184,11 @@ class VAE(nn.Module):
         """q(z|x), a distribution with batch shape `(batch,)` and event shape `(d,)`."""
         return self.inference(self.check(x), self)
 
+    def forward(self, x: ArrayLike) -> "Reconstruction":
+        """Encode and decode x: E[x|z] at the posterior mean of z, and q(z|x); gradients pass through both."""
+        q = self.encode(x)
+        return Reconstruction(self.likelihood.mean(self.decoder(q.mean)), q)
+
     def elbo(self, x: ArrayLike, samples: int = 1) -> ELBO:
         """The evidence lower bound with its terms, each `(batch,)`.
 
@@ -168,27 +202,60 @@ class VAE(nn.Module):
 
     @torch.no_grad()
     def log_likelihood(
-        self, x: ArrayLike, samples: int = 100, proposal: str = "encoder", chunk_size: int = 512
+        self,
+        x: ArrayLike,
+        samples: int = 100,
+        proposal: str | Distribution = "encoder",
+        chunk_size: int = 512,
+        *,
+        steps: int | None = None,
+        tolerance: float | None = None,
+        return_weights: bool = False,
     ) -> LogLikelihood:
-        """Importance-weighted estimates of log p(x), one an instance, with diagnostics.
+        """Importance-weighted estimates of log p(x), one per instance, with diagnostics.
 
         Arguments:
             x: `(batch, *shape)`, any number of instances.
             samples: K, the samples used for each instance.
             proposal: "encoder" samples from q(z|x); "refined" from the Gaussian that :meth:`refine` finds for
-                each instance, so that the score depends much less on the encoder that happened to be trained.
+                each instance, so that the score depends much less on the encoder that happened to be trained. A
+                distribution of your own is sampled as it is; it needs batch shape `(batch,)` and event shape `(d,)`.
             chunk_size: How many pairs (x, z) the decoder sees at a time; changes memory, not results.
+            steps: For proposal="refined": how many steps at most, see :meth:`refine`.
+            tolerance: For proposal="refined": nats, see :meth:`refine`.
+            return_weights: Keep the log weights `(samples, batch)` in the result, as `log_weights`.
         """
         x = self.check(x)
         samples, chunk_size = whole_number(samples, "samples"), whole_number(chunk_size, "chunk_size")
+        given = {"steps": steps, "tolerance": tolerance}
+        refinement: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if refinement and proposal != "refined":
+            raise InputError(f"{next(iter(refinement))} applies to proposal='refined' only")
+        if isinstance(proposal, Distribution):
+            self._check_proposal(proposal, len(x))
+            log_joint = partial(self._log_joint_in_parts, x, chunk_size)
+            chunk = max(1, chunk_size // len(x))
+            return importance_weighted(log_joint, proposal, samples, chunk, "given", return_weights)
         if proposal not in ("encoder", "refined"):
-            raise InputError(f"unknown proposal {proposal!r}: choose 'encoder' or 'refined'")
+            raise InputError(f"unknown proposal {proposal!r}: choose 'encoder', 'refined' or a distribution over z")
         parts = []
         for batch in x.split(max(1, min(128, 2**20 // samples))):
-            q = self.inference(batch, self) if proposal == "encoder" else self.refine(batch)
-            log_joint = partial(self.log_joint, batch)
-            parts.append(importance_weighted(log_joint, q, samples, max(1, chunk_size // len(batch)), proposal))
+            q = self.inference(batch, self) if proposal == "encoder" else self.refine(batch, **refinement)
+            log_joint, chunk = partial(self.log_joint, batch), max(1, chunk_size // len(batch))
+            parts.append(importance_weighted(log_joint, q, samples, chunk, proposal, return_weights))
         return LogLikelihood.join(parts)
+
+    def _check_proposal(self, q: Distribution, count: int) -> None:
+        wanted, found = ((count,), (self.latent_dim,)), (tuple(q.batch_shape), tuple(q.event_shape))
+        if found != wanted:
+            should, has = (f"batch shape {batch} and event shape {event}" for batch, event in (wanted, found))
+            hint = "; wrap it in torch.distributions.Independent" if found == ((count, self.latent_dim), ()) else ""
+            raise InputError(f"the proposal must have {should}, got {has}{hint}")
+
+    def _log_joint_in_parts(self, x: Tensor, size: int, z: Tensor) -> Tensor:
+        """log p(x, z) for z `(samples, batch, d)`, with so many instances at a time."""
+        pairs = zip(x.split(size), self._like_own(z).split(size, dim=1), strict=True)
+        return torch.cat([self.log_joint(x_part, z_part) for x_part, z_part in pairs], dim=1)
 
     @torch.no_grad()
     def refine(self, x: ArrayLike, steps: int = 20, tolerance: float = 0.1) -> PrecisionNormal:
@@ -227,13 +294,29 @@ class VAE(nn.Module):
         """E[x|z] at the posterior mean of z, `(batch, *shape)`."""
         return self.decode(self.encode(x).mean)
 
+    @overload
+    def sample(self, count: int, noise: bool = False, *, return_latents: Literal[False] = False) -> Tensor: ...
+
+    @overload
+    def sample(self, count: int, noise: bool = False, *, return_latents: Literal[True]) -> tuple[Tensor, Tensor]: ...
+
     @torch.no_grad()
-    def sample(self, count: int, noise: bool = False) -> Tensor:
-        """`count` draws from the model, `(count, *shape)`: E[x|z], or x itself with noise=True."""
+    def sample(
+        self, count: int, noise: bool = False, *, return_latents: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """`count` draws from the model, `(count, *shape)`.
+
+        Arguments:
+            count: How many.
+            noise: Draw x itself; otherwise E[x|z] is returned.
+            return_latents: Return the draws together with their z, `(count, d)`.
+        """
         count = whole_number(count, "count")
         like = next(self.parameters())
-        output = self.decoder(torch.randn(count, self.latent_dim, dtype=like.dtype, device=like.device))
-        return self.likelihood.sample(output) if noise else self.likelihood.mean(output)
+        z = torch.randn(count, self.latent_dim, dtype=like.dtype, device=like.device)
+        output = self.decoder(z)
+        x = self.likelihood.sample(output) if noise else self.likelihood.mean(output)
+        return (x, z) if return_latents else x
 
     # Before training ------------------------------------------------------------------------------
 
@@ -322,6 +405,10 @@ class VAE(nn.Module):
         like = next(self.parameters())
         return tensor.to(device=like.device, dtype=like.dtype)
 
+    def move(self, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None) -> None:
+        """Move the model to a device and to a precision, where they are given."""
+        self.to(device=None if device is None else device_named(device), dtype=as_dtype(dtype))
+
     # Files ----------------------------------------------------------------------------------------
 
     def packed(self) -> bytes:
@@ -356,23 +443,36 @@ def build(
     *,
     likelihood: str | Mapping[str, Any] | LikelihoodConfig = "gaussian",
     architecture: str | Mapping[str, Any] | ArchitectureConfig | None = None,
+    encoder: Network | None = None,
+    decoder: Network | None = None,
     start: VAE | None = None,
     seed: int | None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
     **options: Any,
 ) -> VAE:
     """A VAE for data of this shape.
 
     Arguments:
-        shape: Of one instance: (channels, height, width) or (columns,).
+        shape: The shape of one instance: (channels, height, width) or (columns,).
         method: The inference model, one of `gpin.inference.METHODS`.
-        latent_dim: d.
+        latent_dim: d, the number of latent dimensions.
         likelihood: One of `gpin.likelihoods.LIKELIHOODS` by its name, or options such as {"variance": "analytic"} or
             {"kind": "heteroscedastic", "min_variance": 1e-3}.
         architecture: One of `gpin.networks.ARCHITECTURES` by its name; by default the rule of
             `gpin.networks.architecture_for`. Options given as a mapping, such as {"decoder": "dense"}, change what
             suits the shape.
+        encoder: A network of your own in place of the architecture's trunk: x `(batch, *shape)` → features
+            `(batch, any number)`, from which the method infers z. Either a module, which becomes part of the VAE, or a
+            function without arguments that makes one, such as a module's class; methods that need several networks
+            (`gp` with shared_trunk=False, `me`, `rme`) need a function.
+        decoder: A network of your own in place of the architecture's decoder, likewise a module or a function:
+            z `(batch, latent_dim)` → output `(batch, *shape)`, which is the mean for a Gaussian likelihood and logits
+            for a Bernoulli. A likelihood that takes several outputs per value wants `(batch, outputs, *shape)`.
         start: A trained VAE to start from (for methods that can).
         seed: Makes the first weights reproducible, without touching torch's global random state.
+        device: Where the model computes, such as "cuda"; by default where torch makes tensors.
+        dtype: The precision of the weights, torch.float32 or torch.float64; by default torch's.
         options: The method's own, such as covariance="full" for "gp"; preset="paper" for the paper's.
 
     Example:
@@ -381,6 +481,8 @@ def build(
         torch.Size([3, 10])
     """
     shape, latent_dim = check_shape(shape), whole_number(latent_dim, "latent_dim")
+    if encoder is not None and decoder is not None and architecture is not None:
+        raise InputError("architecture does not apply where encoder and decoder are both your own: leave it out")
     chosen = method_named(method)
     parsed = chosen.Options.parse(options, f"method {method!r}")
     config = VAEConfig(
@@ -392,27 +494,73 @@ def build(
         architecture=as_architecture(architecture, shape),
     )
     with nullcontext() if seed is None else seeded(check_seed(seed)):
-        vae = from_config(config)
+        vae = from_config(config, encoder=encoder, decoder=decoder)
+    vae.move(device, dtype)
     return vae if start is None else vae.start_from(start)
 
 
-def from_config(config: VAEConfig) -> VAE:
-    """The model that a config describes, with fresh weights."""
+def from_config(
+    config: VAEConfig, *, encoder: Network | None = None, decoder: Network | None = None, what: str = "this model"
+) -> VAE:
+    """The model that a config describes, with fresh weights.
+
+    Arguments:
+        config: The config.
+        encoder: The user's own network, see `build`; a config that names its class needs one.
+        decoder: Likewise.
+        what: What to call the model in errors.
+    """
+    encoders, decoders = (
+        None if given is None else OwnNetworks(given, part)
+        for part, given in (("encoder", encoder), ("decoder", decoder))
+    )
+    _check_given("encoder", config.encoder, encoders, what)
+    _check_given("decoder", config.decoder, decoders, what)
     method = method_named(config.method)
     options = method.Options.parse(config.options, f"method {config.method!r}")
     architecture = make_architecture(config.shape, config.architecture)
     likelihood = make_likelihood(config.shape, config.likelihood)
-    inference = method(architecture.trunk, config.latent_dim, options)
-    decoder = architecture.decoder(config.latent_dim, likelihood.outputs)
-    return VAE(inference, decoder, likelihood, config)
+    make_trunk = architecture.trunk if encoders is None else lambda: OwnTrunk(encoders(), config.shape)
+    inference = method(make_trunk, config.latent_dim, options)
+    if decoders is None:
+        network = architecture.decoder(config.latent_dim, likelihood.outputs)
+    else:
+        network = OwnDecoder(decoders(), config.latent_dim, likelihood.output_shape)
+    names = {"encoder": encoders and encoders.name, "decoder": decoders and decoders.name}
+    for part, name in names.items():
+        if getattr(config, part) not in (None, name):
+            raise InputError(
+                f"{what} was built with the {part} {getattr(config, part)}, got {name}; if that is the same network by "
+                "another name, build the model and pass it as into="
+            )
+    return VAE(inference, network, likelihood, config.model_copy(update=names))
 
 
-def load(folder: str | os.PathLike[str], into: VAE | None = None) -> VAE:
+def _check_given(part: str, name: str | None, given: OwnNetworks | None, what: str) -> None:
+    """Refuse to build a model without the user's networks that it had."""
+    if name is not None and given is None:
+        raise InputError(f"{what} needs its own {part} {name}: pass it, or a function that makes it, as {part}=")
+
+
+def load(
+    folder: str | os.PathLike[str],
+    into: VAE | None = None,
+    *,
+    encoder: Network | None = None,
+    decoder: Network | None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+) -> VAE:
     """A model that `VAE.save` wrote; in evaluation mode.
 
     Arguments:
         folder: Where it was saved.
-        into: For a VAE made of your own modules: one of the same modules, to be filled.
+        into: For a VAE that `gpin.VAE` made of your own modules: one of the same modules, to be filled.
+        encoder: For a VAE that `build` made with an encoder of your own: the same network, as a module or a function
+            that makes one; its weights are replaced.
+        decoder: Likewise.
+        device: Where the model computes; by default where torch makes tensors.
+        dtype: The precision of the weights; by default that in which they were saved.
     """
     folder = as_path(folder)
     record, weights = _read_model(folder)
@@ -420,7 +568,15 @@ def load(folder: str | os.PathLike[str], into: VAE | None = None) -> VAE:
         raise InputError(f"into must be a gpin.VAE, got {type(into).__name__}")
     if into is None and record["config"] is None:
         raise InputError(f"{folder} holds a VAE made of custom modules: build it yourself and pass it as into=")
-    vae = into or from_config(VAEConfig.parse(record["config"], f"{folder / 'config.json'}"))
+    if into is None:
+        config = VAEConfig.parse(record["config"], f"{folder / 'config.json'}")
+        for part, given in (("encoder", encoder), ("decoder", decoder)):
+            if given is not None and getattr(config, part) is None:
+                raise InputError(f"{folder} was built with gpin's own {part}: load it without {part}=")
+        into = from_config(config, encoder=encoder, decoder=decoder, what=str(folder))
+    elif encoder is not None or decoder is not None:
+        raise InputError("into is a whole model: leave out encoder and decoder")
+    vae = into
     vae.to(dtype=getattr(torch, record["dtype"]))
     try:
         vae.load_state_dict(load_tensors(weights))
@@ -429,6 +585,7 @@ def load(folder: str | os.PathLike[str], into: VAE | None = None) -> VAE:
         raise InputError(
             f"{folder / 'model.safetensors'} does not fit the model that config.json describes: {first}"
         ) from None
+    vae.move(device, dtype)
     return vae.eval()
 
 

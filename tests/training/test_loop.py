@@ -1,3 +1,5 @@
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -6,6 +8,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import gpin
 from gpin.data import Batches, Rows, Scaling, hold_out
+from gpin.training import TrainingConfig
 from gpin.training.processes import Processes
 from gpin.training.trainer import validation_elbo
 
@@ -226,3 +229,80 @@ def test_gradients_that_are_too_large_together_are_told_from_those_that_are_not_
     vae = small("vae")
     with pytest.raises(gpin.TrainingError, match=r"gradients are too large; first parameter at fault: \w+"):
         gpin.fit(vae, data, data[:5], epochs=1, progress=False)
+
+
+def test_the_keywords_of_fit_are_the_options_of_training_with_their_defaults():
+    parameters = inspect.signature(gpin.fit).parameters
+    assert {name: parameters[name].default for name in TrainingConfig.model_fields} == TrainingConfig().model_dump()
+    with pytest.raises(TypeError, match="epoch"):
+        gpin.fit(small(), torch.rand(20, 8), epoch=3)
+
+
+def _raise(number, epoch):
+    if number == 2:
+        raise gpin.StopTraining
+
+
+@pytest.mark.parametrize(
+    "on_epoch",
+    [lambda number, epoch: number < 2, lambda number, epoch: np.bool_(number < 2), _raise],
+    ids=["False", "numpy's False", "StopTraining"],
+)
+def test_a_callback_ends_training_with_the_best_weights_and_a_finished_run(on_epoch, data, tmp_path):
+    vae = small("vae")
+    options = {"epochs": 9, "batch_size": 32, "folder": tmp_path, "progress": False}
+    history = gpin.fit(vae, data, data[:60], on_epoch=on_epoch, **options)
+    assert len(history.epochs) == 2
+    assert history.stopped
+    assert not vae.training
+    assert (tmp_path / "metrics.parquet").is_file()
+    assert validation_elbo(vae, Batches(data[:60], 128), 0, Processes("cpu")) == pytest.approx(max(history.validation))
+    again = small("vae")
+    assert gpin.fit(again, data, data[:60], on_epoch=_never, **options) == history  # nothing is trained again
+    assert all(torch.equal(a, b) for a, b in zip(vae.state_dict().values(), again.state_dict().values(), strict=True))
+
+
+def test_a_callback_that_says_nothing_or_speaks_too_late_stops_nothing(data):
+    for on_epoch in (lambda number, epoch: None, lambda number, epoch: 0, lambda number, epoch: number < 3):
+        history = gpin.fit(small("vae"), data, data[:60], epochs=3, on_epoch=on_epoch, progress=False)
+        assert len(history.epochs) == 3
+        assert not history.stopped
+
+
+def test_another_error_of_the_callback_is_the_users_own(data, tmp_path):
+    def fail(number, epoch):
+        raise KeyError("mine")
+
+    options = {"epochs": 2, "folder": tmp_path, "progress": False}
+    with pytest.raises(KeyError, match="mine"):
+        gpin.fit(small("vae"), data, data[:60], on_epoch=fail, **options)
+    assert len(gpin.fit(small("vae"), data, data[:60], **options).epochs) == 2
+
+
+def test_precision_and_device_are_chosen_when_building_training_or_loading(data, tmp_path):
+    vae = small("vae", dtype="float64", device="cpu")
+    assert {p.dtype for p in vae.parameters()} == {torch.float64}
+    vae = small("vae")
+    gpin.fit(vae, data, data[:60], epochs=1, dtype=torch.float64, folder=tmp_path / "run", progress=False)
+    assert {p.dtype for p in vae.parameters()} == {torch.float64}
+    with pytest.raises(gpin.InputError, match="holds another run"):  # which was in another precision
+        gpin.fit(small("vae"), data, data[:60], epochs=1, folder=tmp_path / "run", progress=False)
+    vae.save(tmp_path / "model")
+    assert next(gpin.load(tmp_path / "model").parameters()).dtype == torch.float64
+    assert next(gpin.load(tmp_path / "model", dtype="float32", device="cpu").parameters()).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"dtype": "float16"}, "dtype must be torch.float32 or torch.float64, got 'float16'"),
+        ({"dtype": torch.int64}, "dtype must be"),
+        ({"device": "gpu"}, "there is no device 'gpu' here"),
+        ({"device": "meta"}, "there is no device 'meta' here"),
+        ({"device": [1]}, "there is no device"),
+    ],
+)
+def test_a_precision_or_a_device_that_is_none_is_refused(arguments, said, data):
+    for call in (lambda: small("vae", **arguments), lambda: gpin.fit(small("vae"), data, **arguments)):
+        with pytest.raises(gpin.InputError, match=said):
+            call()

@@ -30,8 +30,11 @@ if victim and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         return step(self, *arguments)
     Trainer._step = fatal
 for name, (method, options, settings) in cases.items():
-    vae = gpin.build((1, 8, 8), method, 2, architecture={"channels": (4, 4), "width": 8}, seed=0, **options)
+    options = {"architecture": {"channels": (4, 4), "width": 8}, **options}
+    vae = gpin.build((1, 8, 8), method, 2, seed=0, **options)
+    last = settings.pop("last", 100)  # only the first process is asked whether to go on
     history = gpin.fit(vae, x, folder=f"{folder}/{name}", checkpoint_seconds=0, progress=False,
+                       on_epoch=lambda number, epoch: number < last,
                        **{"epochs": 3, "batch_size": 16, "learning_rate": 2e-3, **settings})
     if rank == 0:
         vae.save(f"{folder}/{name}/result")
@@ -47,6 +50,7 @@ CASES = {
     "analytic": ("vae", {"likelihood": {"variance": "analytic"}}, {}),
     "sa": ("sa", {"steps": 2, "preset": "paper"}, {}),
     "rme": ("rme", {"components": 2}, {"patience": 1}),
+    "residual": ("vae", {"likelihood": "heteroscedastic", "architecture": "residual"}, {"last": 2}),
     "iaf": ("iaf", {}, {"batch_size": 17}),  # whose last batch has one instance only
 }
 

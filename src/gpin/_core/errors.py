@@ -1,6 +1,14 @@
 """What a user can do wrong, said in one sentence."""
 
-__all__ = ["BusyError", "FetchError", "InputError", "MissingPackageError", "TrainingError", "VersionError"]
+__all__ = [
+    "BusyError",
+    "FetchError",
+    "InputError",
+    "MissingPackageError",
+    "StopTraining",
+    "TrainingError",
+    "VersionError",
+]
 
 
 class InputError(ValueError):
@@ -29,3 +37,7 @@ class VersionError(InputError):
 
 class TrainingError(RuntimeError):
     """Training could not go on; the message names the parameter and the data at fault."""
+
+
+class StopTraining(Exception):  # noqa: N818  (it reports no error)
+    """Raised by `on_epoch` to end training after that epoch, with the best weights so far."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpin._core.errors import InputError
 
-__all__ = ["as_tensor", "check_seed", "positive_number", "whole_number"]
+__all__ = ["as_dtype", "as_tensor", "check_seed", "positive_number", "whole_number"]
 
 
 def whole_number(value: Any, name: str, least: int = 1) -> int:
@@ -40,6 +40,15 @@ def check_seed(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < 2**62:
         raise InputError(f"seed must be a whole number between 0 and 2⁶² − 1, got {value!r}")
     return int(value)
+
+
+def as_dtype(value: Any) -> torch.dtype | None:
+    """A precision in which models compute, or an error that names what was given instead; None stays None."""
+    known = {"float32": torch.float32, "float64": torch.float64}
+    chosen = known.get(value) if isinstance(value, str) else value
+    if value is not None and chosen not in known.values():
+        raise InputError(f"dtype must be torch.float32 or torch.float64, got {value!r}")
+    return chosen
 
 
 def as_tensor(data: Any, name: str) -> Tensor:

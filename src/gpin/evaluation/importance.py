@@ -29,6 +29,7 @@ class LogLikelihood:
         elbo: (1/K) Σ_k log p(x, z_k) / q(z_k|x), the proposal's evidence lower bound from the same z_k.
         samples: K.
         proposal: Where the z_k came from.
+        log_weights: log p(x, z_k) − log q(z_k|x), `(samples, batch)`, where they were asked for.
     """
 
     values: Tensor
@@ -38,6 +39,7 @@ class LogLikelihood:
     elbo: Tensor
     samples: int
     proposal: str = "encoder"
+    log_weights: Tensor | None = None
 
     @property
     def mean(self) -> float:
@@ -70,7 +72,9 @@ class LogLikelihood:
         parts = list(parts)
         names = ("values", "ess", "khat", "mc_error", "elbo")
         tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-        return cls(**tensors, samples=parts[0].samples, proposal=parts[0].proposal)
+        kept = [part.log_weights for part in parts if part.log_weights is not None]
+        log_weights = torch.cat(kept, dim=1) if len(kept) == len(parts) else None
+        return cls(**tensors, samples=parts[0].samples, proposal=parts[0].proposal, log_weights=log_weights)
 
 
 @torch.no_grad()
@@ -80,6 +84,7 @@ def importance_weighted(
     samples: int,
     chunk: int,
     proposal: str = "encoder",
+    keep_weights: bool = False,
 ) -> LogLikelihood:
     """Estimate log p(x) for a batch by importance sampling from q.
 
@@ -89,6 +94,7 @@ def importance_weighted(
         samples: K; exactly this many are drawn for every instance.
         chunk: How many of them `log_joint` and q's density get at a time. It changes the memory, not the result.
         proposal: What to call q in the result.
+        keep_weights: Keep the log weights in the result.
     """
     if samples < 1:
         raise InputError(f"samples must be at least 1, got {samples}")
@@ -101,7 +107,8 @@ def importance_weighted(
     # The delta method: Var[log w̄] ≈ Var[w]/(K E[w]²), and Var[w]/E[w]² is (K/ESS − 1) K/(K − 1).
     variance = (1 / ess - 1 / samples).clamp(min=0)
     mc_error = (variance * samples / (samples - 1)).sqrt() if samples > 1 else ess * math.nan
-    return LogLikelihood(values, ess, pareto_khat(weights), mc_error, weights.mean(0), samples, proposal)
+    khat, kept = pareto_khat(weights), weights if keep_weights else None
+    return LogLikelihood(values, ess, khat, mc_error, weights.mean(0), samples, proposal, kept)
 
 
 def effective_sample_size(log_weights: Float[Tensor, "samples batch"]) -> Float[Tensor, " batch"]:

@@ -9,6 +9,7 @@ from gpin._core.errors import InputError
 from gpin.networks.base import Architecture, ArchitectureConfig, CentredDecoder, CentredTrunk, Trunk, check_shape
 from gpin.networks.convolutional import PAPER, Convolutional, ConvolutionalOptions
 from gpin.networks.dense import Dense, DenseOptions
+from gpin.networks.own import OwnDecoder, OwnNetworks, OwnTrunk
 from gpin.networks.residual import Residual, ResidualOptions
 
 __all__ = [
@@ -22,6 +23,9 @@ __all__ = [
     "ConvolutionalOptions",
     "Dense",
     "DenseOptions",
+    "OwnDecoder",
+    "OwnNetworks",
+    "OwnTrunk",
     "Residual",
     "ResidualOptions",
     "Trunk",

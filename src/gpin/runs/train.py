@@ -14,7 +14,7 @@ from gpin._core.messages import Tell, silent, to_stderr
 from gpin.data import DataSet, open_source, split_and_scale
 from gpin.runs.folder import FORMAT, VERSION, Run, environment, open_run
 from gpin.runs.settings import RunSettings
-from gpin.training import Epoch, History, fit
+from gpin.training import History, OnEpoch, fit
 from gpin.training.processes import Processes
 from gpin.vae import VAE, build, load
 
@@ -32,7 +32,7 @@ def train(
     tensorboard: bool = False,
     progress: bool | None = None,
     on_start: Callable[[Run, DataSet, VAE], None] | None = None,
-    on_epoch: Callable[[int, Epoch], None] | None = None,
+    on_epoch: OnEpoch | None = None,
     tell: Tell = to_stderr,
 ) -> tuple[Run, VAE, History]:
     """Train on data in a folder of its own below `out`; the same call again resumes, or returns what is finished.
@@ -47,7 +47,7 @@ def train(
         tensorboard: Write events for TensorBoard.
         progress: Show a progress bar; by default where there is a terminal.
         on_start: Called before the first step with the run, its data and its model.
-        on_epoch: Called after each epoch.
+        on_epoch: Called after each epoch; it may end training, see `gpin.fit`.
         tell: Called with each sentence that the user should read.
     """
     settings, out = settings or RunSettings(), as_path(out, "the folder of runs")

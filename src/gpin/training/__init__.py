@@ -1,7 +1,7 @@
 """Training: one loop for every method, in one process or several, that can be killed and resumed."""
 
 from gpin.training.history import Epoch, History
-from gpin.training.loop import fit
+from gpin.training.loop import OnEpoch, fit
 from gpin.training.settings import TrainingConfig
 
-__all__ = ["Epoch", "History", "TrainingConfig", "fit"]
+__all__ = ["Epoch", "History", "OnEpoch", "TrainingConfig", "fit"]

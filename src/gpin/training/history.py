@@ -26,10 +26,17 @@ class Epoch:
 
 @dataclass
 class History:
-    """What happened, epoch by epoch. `best` is the epoch (from 1) whose weights the model has now."""
+    """What happened, epoch by epoch.
+
+    Attributes:
+        epochs: The result of each.
+        best: The epoch (from 1) whose weights the model has now.
+        stopped: Whether `on_epoch` ended training early.
+    """
 
     epochs: list[Epoch] = field(default_factory=list)
     best: int = 0
+    stopped: bool = False
 
     @property
     def train(self) -> list[float]:
@@ -52,12 +59,13 @@ class History:
 
     def record(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {"best": self.best, "epochs": [asdict(epoch) for epoch in self.epochs]}
+        epochs = [asdict(epoch) for epoch in self.epochs]
+        return {"best": self.best, "stopped": self.stopped, "epochs": epochs}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "History":
         """What `record` gave."""
-        return cls([Epoch(**epoch) for epoch in record["epochs"]], record["best"])
+        return cls([Epoch(**epoch) for epoch in record["epochs"]], record["best"], record.get("stopped", False))
 
 
 class Metrics:

@@ -5,16 +5,19 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
-from gpin._core.errors import InputError, TrainingError
+from gpin._core.errors import InputError, StopTraining, TrainingError
 from gpin._core.files import as_path, checksum
+from gpin._core.identity import fingerprint
 from gpin._core.seeding import seeded
 from gpin.data import Batches, hold_out
 from gpin.training.checkpoints import Checkpoint, Checkpoints
@@ -26,7 +29,10 @@ from gpin.training.settings import TrainingConfig
 from gpin.training.trainer import Trainer
 from gpin.vae import VAE
 
-__all__ = ["fit"]
+__all__ = ["OnEpoch", "fit"]
+
+OnEpoch = Callable[[int, Epoch], Any]
+"""What is told the number and the result of each epoch, and may end training."""
 
 
 def fit(
@@ -34,44 +40,79 @@ def fit(
     x_train: Any,
     x_val: Any = None,
     *,
+    epochs: int = 50,
+    batch_size: int = 128,
+    learning_rate: float = 5e-4,
+    schedule: Literal["constant", "cosine"] = "constant",
+    clip_norm: float | None = None,
+    ema: float = 0.0,
+    patience: int | None = None,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
     folder: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 30.0,
     tensorboard: bool = False,
     progress: bool | None = None,
-    on_epoch: Callable[[int, Epoch], None] | None = None,
+    on_epoch: OnEpoch | None = None,
     tell: Callable[[str], None] | None = None,
     identity: str | None = None,
-    **options: Any,
 ) -> History:
     """Train a VAE, and leave it with the weights of its best epoch on validation data, in evaluation mode.
 
     Arguments:
-        vae: What to train, in place.
+        vae: The model to train, in place.
         x_train: A tensor, an array, a `Dataset` or a `DataLoader`.
         x_val: Likewise; without it a tenth of the training data is held out, at random.
+        epochs: Passes through the training data.
+        batch_size: Instances per step, over all processes.
+        learning_rate: Adam's, at the start.
+        schedule: "constant", as in the paper, or "cosine": down to zero along half a wave.
+        clip_norm: Scale gradients down to this norm where they exceed it.
+        ema: Decay of an exponential moving average of the weights, such as 0.999, which then takes their place in
+            validation and in the end; 0 takes the weights themselves.
+        patience: Stop after so many epochs without a better validation ELBO; None trains to the end.
+        seed: The seed of the order of the data, the held-out part and all noise. Torch's global random state is left
+            alone.
+        device: Move the model there first; by default it is trained where it is.
+        dtype: The precision to train in, torch.float32 or torch.float64; by default the model's.
         folder: Keep checkpoints and metrics here. The same call again goes on where it was stopped or killed, to
-            the same bits, and returns at once where it had finished.
+            the same bits, and returns at once where it had finished. Another model's run is refused.
         checkpoint_seconds: How often to write a checkpoint; so much is lost at most.
         tensorboard: Write events for TensorBoard into the folder (an extra).
         progress: Show a progress bar; by default where there is a terminal.
-        on_epoch: Called after each epoch with its number, from 1, and its result.
+        on_epoch: Called after each epoch with its number, from 1, and its result. Where it returns False, or raises
+            `gpin.StopTraining`, training ends there: the model has its best weights so far, `History.stopped` is
+            true, and a run in a folder is finished, so that the same call again does not train on.
         tell: Called with a sentence on what the user should know, such as a damaged checkpoint; by default it is
             printed on stderr.
         identity: What tells this run from others in the same folder; by default a hash of the model's and the
-            training's options and of all data. The first weights are not in it: those of a resumed run are its own.
-        options: Those of :class:`TrainingConfig`: epochs=50, batch_size=128, learning_rate=5e-4,
-            schedule="constant", clip_norm=None, ema=0.0, patience=None, seed=0. Torch's global random state is
-            left alone.
+            training's options and of all data. Of a model with modules of your own, or with frozen parameters, their
+            classes, attributes, buffers and frozen parameters are in it too. The first values of trainable parameters
+            are not: those of a resumed run are its own.
     """
     if not isinstance(vae, VAE):
         raise InputError(f"the model to train must be a gpin.VAE, got {type(vae).__name__}")
-    config = TrainingConfig.parse(options, "training")
+    config = TrainingConfig.parse(
+        {
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "learning_rate": learning_rate,
+            "schedule": schedule,
+            "clip_norm": clip_norm,
+            "ema": ema,
+            "patience": patience,
+            "seed": seed,
+        },
+        "training",
+    )
     if tensorboard and folder is None:
         raise InputError("tensorboard=True needs a folder to write its events to")
     if not checkpoint_seconds >= 0:
         raise InputError(f"checkpoint_seconds must not be negative, got {checkpoint_seconds}")
     if folder is not None and isinstance(x_train, DataLoader):
         raise InputError("a DataLoader cannot be resumed, for it hides its order: pass its Dataset, or no folder")
+    vae.move(device, dtype)
     processes = Processes(next(vae.parameters()).device)
     vae.to(processes.device)
     order = torch.Generator().manual_seed(config.seed)
@@ -84,7 +125,7 @@ def fit(
     store = None if folder is None else _Store(as_path(folder), processes, checkpoint_seconds, tell or _print)
 
     with seeded(config.seed):
-        saved = None if store is None else store.load(identity or _about(vae, training, validation, config))
+        saved = None if store is None else store.load(identity or _about(vae, training, validation, config), vae)
         if saved is None:
             vae.prepare(vae.check(x) for x, _ in training)
             processes.synchronise(list(vae.state_dict().values()))
@@ -103,7 +144,7 @@ def _run(
     store: "_Store | None",
     tensorboard: bool,
     progress: bool | None,
-    on_epoch: Callable[[int, Epoch], None] | None,
+    on_epoch: OnEpoch | None,
 ) -> None:
     """Train on, and tell everyone who wants to know."""
     first = trainer.processes.first
@@ -126,10 +167,22 @@ def _run(
             show(result)
             if store is not None:
                 store.after_epoch(trainer)
-            if on_epoch is not None and first:
-                on_epoch(len(trainer.history.epochs), result)
+            stop = on_epoch is not None and first and _stops(on_epoch, len(trainer.history.epochs), result)
+            if trainer.processes.any(stop) and not trainer.finished:
+                trainer.stop()
+                if store is not None:
+                    store.finish(trainer)
 
         trainer.run(after_step, after_epoch, asked)
+
+
+def _stops(on_epoch: OnEpoch, number: int, result: Epoch) -> bool:
+    """Whether the user's function wants training to end."""
+    try:
+        said = on_epoch(number, result)
+    except StopTraining:
+        return True
+    return isinstance(said, bool | np.bool_) and not said
 
 
 class _Store:
@@ -144,12 +197,14 @@ class _Store:
         if folder.exists() and not folder.is_dir():
             raise InputError(f"cannot train in {folder}: it is a file, and a folder is needed")
 
-    def load(self, about: str) -> Checkpoint | None:
-        """The newest good checkpoint, if it is of the same training."""
+    def load(self, about: str, vae: VAE) -> Checkpoint | None:
+        """The newest good checkpoint, if it is of the same training in the same precision."""
         self.about = about
         first = self.processes.first
         saved = self.checkpoints.latest(self.tell if first else lambda sentence: None)
-        if saved is not None and saved.record["about"] != about:
+        if saved is not None and (
+            saved.record["about"] != about or _precisions(saved.part("best")) != _precisions(vae.state_dict())
+        ):
             raise InputError(
                 f"{self.folder} holds another run: its model, options or data differ from these; choose another folder"
             )
@@ -182,10 +237,17 @@ class _Store:
         if self.metrics is not None:
             with self._writing():
                 self.metrics.add(trainer.history)
-                if trainer.finished:
-                    self.metrics.close(trainer.history)
-            if trainer.finished or time.monotonic() - self.written >= self.every:
+            if trainer.finished:
+                self.finish(trainer)
+            elif time.monotonic() - self.written >= self.every:
                 self._write(trainer)
+
+    def finish(self, trainer: Trainer) -> None:
+        """Write the metrics as a table, and the last checkpoint."""
+        if self.metrics is not None:
+            with self._writing():
+                self.metrics.close(trainer.history)
+            self._write(trainer)
 
     def _write(self, trainer: Trainer) -> None:
         captured = trainer.capture()
@@ -208,20 +270,31 @@ class _Store:
 
 
 def _about(vae: VAE, training: Batches, validation: Batches, config: TrainingConfig) -> str:
-    """What a run is of: model, options and data."""
+    """What a run is of: model, options and data.
+
+    A model that a config describes whole is told by that; one with modules of the user's own, or with parameters that
+    are not trained, by all that its modules hold.
+    """
+    model = None if vae.config is None else vae.config.model_dump(mode="json")
+    described = vae.config is not None and not vae.config.own and all(p.requires_grad for p in vae.parameters())
     seen = hashlib.sha256()
     for batches in (Batches(training.data, 1024), validation):
         for x, _ in batches:
             seen.update(x.detach().cpu().double().numpy().tobytes())
     return checksum(
         {
-            "model": None if vae.config is None else vae.config.model_dump(mode="json"),
+            "model": model,
+            **({} if described else {"modules": fingerprint(vae)}),
             "parameters": {name: list(p.shape) for name, p in vae.named_parameters()},
             "training": config.model_dump(mode="json"),
             "sizes": [training.size, validation.size],
             "data": seen.hexdigest(),
         }
     )
+
+
+def _precisions(tensors: Mapping[str, Tensor]) -> set[torch.dtype]:
+    return {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
 
 
 def _print(sentence: str) -> None:

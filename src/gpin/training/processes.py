@@ -79,6 +79,10 @@ class Processes:
                 "started again"
             ) from error
 
+    def any(self, truth: bool) -> bool:
+        """Whether it is true in any process."""
+        return truth if self.alone else bool(self.sum(torch.tensor(float(truth), device=self.device)) > 0)
+
     def sum_gradients(self, gradients: list[Tensor]) -> None:
         """Replace gradients by their sums over the processes, all in one message."""
         flat = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))

@@ -151,6 +151,11 @@ class Trainer:
         self.epoch, self.step, self.seconds = self.epoch + 1, 0, 0.0
         self.order = self._order_state()
 
+    def stop(self) -> None:
+        """End training after the epochs that are done, unless it has ended by itself."""
+        self.history.stopped = not self.finished
+        self.finished = True
+
     @contextmanager
     def _averaged(self) -> Iterator[None]:
         """Inside, the model has the moving average of its weights, where there is one."""
