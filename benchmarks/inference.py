@@ -195,12 +195,13 @@ def make(method: Method) -> gpin.VAE:
 
 @dataclass(frozen=True)
 class Task:
-    """Something to time: the call, how often it runs in a repeat, and its share of the repeats."""
+    """Something to time: the call, how often it runs in a repeat, its share of the repeats, and the clock."""
 
     call: Callable[[], object]
     calls: int = 1
     share: float = 1.0
     warm: bool = True
+    clock: Callable[[], float] = time.perf_counter
 
     def due(self, repeat: int, repeats: int) -> bool:
         """Whether it runs in this repeat: evenly spread, twice at least."""
@@ -211,13 +212,13 @@ class Task:
         """The seconds of one call; an untimed call before it brings the weights into the cache."""
         if self.warm:
             self.call()
-        start = time.perf_counter()
+        start = self.clock()
         for _ in range(self.calls):
             self.call()
-        return (time.perf_counter() - start) / self.calls
+        return (self.clock() - start) / self.calls
 
 
-def inference_task(method: Method) -> Task:
+def inference_task(method: Method, clock: Callable[[], float]) -> Task:
     """Encode a batch and draw one z per instance."""
     vae = make(method).eval()
     encode = method.encode(vae) if method.encode else vae.encode
@@ -227,7 +228,7 @@ def inference_task(method: Method) -> Task:
     def run() -> Tensor:
         return encode(x).rsample()
 
-    return Task(run, method.calls, method.share, warm=method.calls > 1)
+    return Task(run, method.calls, method.share, method.calls > 1, clock)
 
 
 def training_step(vae: gpin.VAE) -> Callable[[Tensor], object]:
@@ -243,9 +244,9 @@ def training_step(vae: gpin.VAE) -> Callable[[Tensor], object]:
     return step
 
 
-def training_task(method: Method) -> Task:
+def training_task(method: Method, clock: Callable[[], float]) -> Task:
     """One training step."""
-    return Task(partial(training_step(make(method)), digits()[:BATCH]))
+    return Task(partial(training_step(make(method)), digits()[:BATCH]), clock=clock)
 
 
 @dataclass(frozen=True)
@@ -333,6 +334,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="default: %(default)s, all")
     parser.add_argument("--repeats", type=int, default=40, help="interleaved rounds; default: %(default)s")
     parser.add_argument("--only", default=",".join(groups), help="of %(default)s; the VAE is always there")
+    parser.add_argument("--cpu", action="store_true", help="processor instead of wall-clock time: steadier")
     parser.add_argument("--json", action="store_true", help="print JSON, with seconds, instead of tables")
     parser.add_argument(
         "--save", action="store_true", help=f"write {tables.MEASURED.name} and the tables of the documents"
@@ -347,10 +349,11 @@ def main() -> None:
         parser.error(f"--only: unknown {', '.join(map(repr, unknown))}; choose from {', '.join(groups)}")
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
+    clock = time.process_time if arguments.cpu else time.perf_counter
     methods = [method for method in METHODS if method.name in ("vae", *only)]
 
     memory = in_fresh_process(peak_memory, arguments.threads) if STATUS.exists() and "gp" in only else None
-    times = compare({method.label: inference_task(method) for method in methods}, arguments.repeats)
+    times = compare({method.label: inference_task(method, clock) for method in methods}, arguments.repeats)
     inference = [
         {
             "label": method.label,
@@ -372,7 +375,9 @@ def main() -> None:
     ]
     trained = [method for method in methods if method.train]
     steps = (
-        compare({method.label: training_task(method) for method in trained}, arguments.repeats) if trained[1:] else {}
+        compare({method.label: training_task(method, clock) for method in trained}, arguments.repeats)
+        if trained[1:]
+        else {}
     )
     training = [{"label": label, **steps[label].row()} for label in steps]
     setting = {
@@ -381,6 +386,7 @@ def main() -> None:
         "shape": SHAPE,
         "threads": arguments.threads,
         "repeats": arguments.repeats,
+        "clock": clock.__name__,
         "cores": os.cpu_count(),
         "load_average": round(os.getloadavg()[0], 1),
         "torch": torch.__version__.split("+")[0],

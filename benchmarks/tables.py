@@ -46,10 +46,11 @@ def setting(measured):
     """The conditions of the measurement, in a sentence."""
     how = measured["setting"]
     repeats = sorted({row["repeats"] for row in measured["inference"]})
+    time = "processor time" if how["clock"] == "process_time" else "wall-clock time"
     return (
         f"Batch {how['batch']}, d = {how['latent_dim']}, images {'×'.join(map(str, how['shape']))}; "
         f"torch {how['torch']}, {how['threads']} thread{'s' * (how['threads'] > 1)} on {how['cores']} CPU cores, "
-        f"load average {how['load_average']}; medians of {repeats[-1]} interleaved repeats"
+        f"load average {how['load_average']}; {time}, medians of {repeats[-1]} interleaved repeats"
         f"{f' (slow rows: at least {repeats[0]})' if repeats[0] < repeats[-1] else ''}."
     )
 
