@@ -1,4 +1,5 @@
-"""Measure how much of an encoder's variance comes from the Gaussian process, and how much of its gap is overfitting.
+"""Measure how much of an encoder's variance comes from the Gaussian process, and how much of its
+amortization gap is overfitting.
 
     GPIN_DATA=… python results/why.py results/desk mnist 10
 
@@ -10,6 +11,7 @@ import sys
 
 import torch
 
+from gpin.evaluation.gaps import amortization_gap
 from gpin.experiments.execution.jobs import Scoring, score_instances
 from gpin.experiments.execution.store import Store
 from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS
@@ -29,7 +31,7 @@ def main(root: str, experiment: str, latent_dim: str) -> None:
     }
     if not any(models.values()):
         sys.exit(f"{root} has no models, only results: gpin experiment run {experiment} in another store trains them")
-    print(f"{'':12} {'':5}  log p refined     gap   V[f]/V[z]   V[h]/V[z]")
+    print(f"{'':12} {'':5}  log p refined  amort. gap   V[f]/V[z]   V[h]/V[z]")
     for row, folder in models.items():
         if folder is None:
             continue
@@ -38,8 +40,8 @@ def main(root: str, experiment: str, latent_dim: str) -> None:
         for part in ("train", "test"):
             rows = random_rows(getattr(data, part), 300)
             scores = score_instances(vae, rows, Scoring())
-            gap = (scores["refined_elbo"] - scores["elbo"]).mean()
-            line = f"{row:12} {part:5}  {scores['refined_log_likelihood'].mean():13.1f}  {gap:6.1f}"
+            gap = amortization_gap(scores["refined_elbo"], scores["elbo"]).mean()
+            line = f"{row:12} {part:5}  {scores['refined_log_likelihood'].mean():13.1f}  {gap:10.1f}"
             if "uncertainty" in scores:
                 functions = vae.inference.functions(rows.__getitems__(range(len(rows))))
                 for variance in (functions.mean_variance, functions.std_variance):

@@ -9,7 +9,17 @@ import torch
 import gpin
 from gpin._core.errors import InputError
 from gpin.evaluation.grid import grid_scores
-from gpin.evaluation.scores import MEDIAN, SCORES, Measurement, Score, join_columns, register, with_derived
+from gpin.evaluation.scores import (
+    MEDIAN,
+    SCORES,
+    Measurement,
+    Score,
+    join_columns,
+    mean_and_error,
+    register,
+    share_above,
+    with_derived,
+)
 
 
 @pytest.fixture
@@ -107,6 +117,17 @@ def test_numbers_over_instances_agree_with_the_estimate_itself(measurement):
     assert records["khat"]["share_above_0.7"] == pytest.approx(np.mean(khat > 0.7))
     assert SCORES["khat"].value(torch.tensor([0.9, 0.1, math.nan])) == 0.5
     assert math.isnan(SCORES["khat"].value(torch.tensor([math.nan])))
+
+
+def test_the_error_of_one_instance_is_not_known():
+    mean, error = mean_and_error(torch.tensor([1.0, 3.0]))
+    assert (mean, error) == (2.0, pytest.approx(1.0))
+    assert math.isnan(mean_and_error(torch.tensor([3]))[1])
+
+
+def test_a_share_is_of_what_is_known():
+    assert share_above(torch.tensor([0.8, 0.1, math.nan, 0.2, math.inf])) == 0.5
+    assert math.isnan(share_above(torch.full((3,), math.nan)))
 
 
 def test_batches_are_joined(measurement):

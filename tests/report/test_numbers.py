@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from gpin.report.numbers import Correlation, caution, mean_and_error, share_above, without_nan
+from gpin.report.numbers import Correlation, caution, without_nan
 
 
 def test_what_cannot_be_ranked_has_no_correlation():
@@ -28,17 +28,6 @@ def test_what_cannot_be_ranked_has_no_correlation():
 )
 def test_a_correlation_claims_no_more_than_it_shows(rho, stderr, words):
     assert Correlation(rho, stderr).in_words("where it rains") == words
-
-
-def test_the_error_of_one_instance_is_not_known():
-    mean, error = mean_and_error(torch.tensor([1.0, 3.0]))
-    assert (mean, error) == (2.0, pytest.approx(1.0))
-    assert math.isnan(mean_and_error(torch.tensor([3]))[1])
-
-
-def test_a_share_is_of_what_is_known():
-    assert share_above(torch.tensor([0.8, 0.1, math.nan, 0.2, math.inf])) == 0.5
-    assert math.isnan(share_above(torch.full((3,), math.nan)))
 
 
 def test_estimates_are_believed_as_far_as_they_can_be():

@@ -6,9 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gpin.evaluation.scores import mean_and_error, share_above
-
-__all__ = ["Correlation", "caution", "mean_and_error", "number", "plus_minus", "share_above", "without_nan"]
+__all__ = ["Correlation", "caution", "number", "plus_minus", "without_nan"]
 
 
 def caution(encoder: float, refined: float, noun: str) -> str:
