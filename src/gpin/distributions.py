@@ -29,7 +29,7 @@ Shape = Size | list[int] | tuple[int, ...]
 
 
 LOG_STD_RANGE = (-10.0, 10.0)
-"""The logarithms of the standard deviations that an encoder, or a refinement of it, may give."""
+"""The range of log standard deviations that encoders and refinements may return."""
 
 
 def gaussian_kl(
@@ -37,20 +37,21 @@ def gaussian_kl(
 ) -> Float[Tensor, "*batch"]:
     """KL(N(mean, variance) ‖ N(0, I)) = ½ Σ_j (v_j + m_j² − 1 − log v_j): `(..., d)` → `(...)`.
 
-    log v is an argument of its own, because a random encoder has the expectation of it.
+    log v is a separate argument because a random encoder passes its expectation.
     """
     return 0.5 * (variance + mean.square() - 1 - log_variance).sum(-1)
 
 
 class LatentDistribution(Distribution):
-    """What gpin's distributions over z offer beyond torch's: samples together with their log densities.
+    """Base class of gpin's distributions over z, which draw samples together with their log densities.
 
-    Batch shape `(...)`, event shape `(d,)`. Functions of this module do the same for any torch distribution.
+    The batch shape is `(...)`, the event shape `(d,)`. The functions :func:`rsample_and_log_prob` and
+    :func:`sample_and_log_prob` do the same for any torch distribution.
     """
 
     axis_aligned: ClassVar[bool] = False
-    """Whether the density has one mode and no correlations, so that a grid of some standard deviations around the mean
-    holds it."""
+    """Whether the density is unimodal and uncorrelated, so that a grid of a few standard deviations around the mean
+    covers it."""
 
     def rsample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
         """Reparametrised samples `(*sample_shape, ..., d)` and their log densities `(*sample_shape, ...)`."""
@@ -61,7 +62,7 @@ class LatentDistribution(Distribution):
     def sample_and_log_prob(self, samples: int, chunk: int) -> tuple[Tensor, Tensor]:
         """Samples `(samples, ..., d)` and their log densities `(samples, ...)`, without gradients.
 
-        The densities are computed for `chunk` samples at a time. That changes the memory, not the result.
+        The densities are computed for `chunk` samples at a time, which affects memory use but not the result.
         """
         return _sample_and_log_prob(self, samples, chunk)
 
@@ -72,7 +73,7 @@ class DiagonalNormal(LatentDistribution, Independent[Normal]):
     Arguments:
         mean: Shape `(..., d)`.
         std: Shape `(..., d)`.
-        log_std: The logarithm of std where it is known already; otherwise it is computed when it is needed.
+        log_std: The logarithm of std, if already known; computed on demand otherwise.
     """
 
     axis_aligned = True
@@ -98,15 +99,15 @@ class DiagonalNormal(LatentDistribution, Independent[Normal]):
 
 
 class RandomMomentsNormal(LatentDistribution):
-    r"""A Gaussian whose mean and standard deviation are Gaussian themselves, marginalised exactly.
+    r"""A Gaussian whose mean and standard deviation are themselves Gaussian, marginalised exactly.
 
     .. math:: q(z) = \iint \mathcal{N}(z; f, h^2)\, \mathcal{N}(f; \bar f, s_f^2)\,
         \mathcal{N}(h; \bar h, s_h^2)\, df\, dh
         = \int \mathcal{N}(z; \bar f, s_f^2 + h^2)\, \mathcal{N}(h; \bar h, s_h^2)\, dh
 
     independently for each entry of the last dimension. Samples are exact,
-    z = f̄ + s_f ε₁ + (h̄ + s_h ε₂) ε₃, and the density is a one-dimensional quadrature, right to 1e-7
-    for s_f ≥ s_h/20 (below that the density itself is nearly singular at z = f̄).
+    z = f̄ + s_f ε₁ + (h̄ + s_h ε₂) ε₃, and the density is a one-dimensional quadrature, accurate to 1e-7
+    for s_f ≥ s_h/20 (below that, the density itself is nearly singular at z = f̄).
 
     Arguments:
         mean: f̄, shape `(..., d)`.
@@ -153,7 +154,7 @@ class RandomMomentsNormal(LatentDistribution):
         deviates, log_weights = self._quadrature()
         variance = self.mean_std.square() + (self.scale + self.scale_std * deviates).square()
         distance = (value - self.loc).square()
-        # (nodes, ..., d) against (nodes, *sample_shape, ..., d)
+        # Broadcast (nodes, ..., d) against (nodes, *sample_shape, ..., d).
         leading = distance.dim() - self.loc.dim()
         shape = (self.nodes, *(1,) * leading, *self.loc.shape)
         log_normalised = (log_weights - 0.5 * torch.log(2 * math.pi * variance)).reshape(shape)
@@ -164,17 +165,17 @@ class RandomMomentsNormal(LatentDistribution):
     def _quadrature(self) -> tuple[Tensor, Tensor]:
         """Nodes u_k and log-weights for ∫ N(u; 0, 1) F(h̄ + s_h u) du, each `(nodes, ..., d)`.
 
-        F(h) = N(z; f̄, s_f² + h²) varies on the scale max(|h|, s_f), so the trapezoidal rule is laid
-        in t with h = a sinh t, a = s_f: fine around h = 0, where F is nearly singular, while the
-        branch points of F stay π/2 off the real line and the rule converges exponentially. Where
+        F(h) = N(z; f̄, s_f² + h²) varies on the scale max(|h|, s_f), so the trapezoidal rule is applied
+        in t with h = a sinh t, a = s_f: it is fine around h = 0, where F is nearly singular, while the
+        branch points of F stay π/2 off the real line, so that the rule converges exponentially. Where
         N(u; 0, 1) is small at h = 0, a may be larger, which leaves more nodes for the bulk; far from
-        zero the rule becomes uniform in u. The weights are normalised to one. Nodes are placed in
-        float64 and held constant: derivatives pass through h̄ + s_h u_k.
+        zero the rule becomes uniform in u. The weights are normalised to sum to one. Nodes are computed
+        in float64 and treated as constants: derivatives pass through h̄ + s_h u_k.
         """
         reach = 8.0
         scale, scale_std, mean_std = (p.double() for p in (self.scale, self.scale_std, self.mean_std))
         scale_std = torch.maximum(scale_std, 1e-9 * (scale.abs() + mean_std)).clamp(min=1e-300)
-        zero = -scale / scale_std  # where h = 0, in units of u
+        zero = -scale / scale_std  # the u at which h = 0
         far = torch.where(zero.abs() < reach, zero.square() / 50, zero.abs() - reach / 2)
         stretch = torch.maximum(mean_std / scale_std, far).clamp(min=0.02)
         low, high = torch.asinh((-reach - zero) / stretch), torch.asinh((reach - zero) / stretch)
@@ -188,7 +189,7 @@ class RandomMomentsNormal(LatentDistribution):
 
 
 class PrecisionNormal(LatentDistribution):
-    """N(mean, Λ⁻¹) from the Cholesky factor of the precision, Λ = L Lᵀ; nothing is ever inverted.
+    """N(mean, Λ⁻¹), parametrised by the Cholesky factor L of the precision, Λ = L Lᵀ.
 
     Arguments:
         mean: Shape `(..., d)`.
@@ -228,7 +229,7 @@ class PrecisionNormal(LatentDistribution):
         """mean + L⁻ᵀ ε, shape `(*sample_shape, ..., d)`."""
         shape = self._extended_shape(Size(sample_shape))
         noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
-        columns = noise.reshape(-1, *self.loc.shape).movedim(0, -1)  # (..., d, samples): one solve for all
+        columns = noise.reshape(-1, *self.loc.shape).movedim(0, -1)  # (..., d, samples), solved all at once
         moved = torch.linalg.solve_triangular(self.factor.mT, columns, upper=True)
         return self.loc + moved.movedim(-1, 0).reshape(shape)
 
@@ -251,12 +252,12 @@ class PrecisionNormal(LatentDistribution):
 
 
 class ReflectedNormal(LatentDistribution):
-    """A diagonal Gaussian under Householder reflections, z = H_T … H_1 z₀: a full covariance at little cost.
+    """A diagonal Gaussian under Householder reflections, z = H_T … H_1 z₀: a full covariance at low cost.
 
-    H_t z = z − 2 v_t (v_tᵀ z) / ‖v_t‖². Reflections keep volumes and lengths and are their own inverses.
+    H_t z = z − 2 v_t (v_tᵀ z) / ‖v_t‖². Reflections preserve volumes and lengths and are their own inverses.
 
     Arguments:
-        base: The distribution of z₀, diagonal Gaussian with batch shape `(...)` and event shape `(d,)`.
+        base: The distribution of z₀, a diagonal Gaussian with batch shape `(...)` and event shape `(d,)`.
         reflectors: v_1 … v_T, shape `(T, ..., d)`.
     """
 
@@ -270,20 +271,20 @@ class ReflectedNormal(LatentDistribution):
 
     def _reflect(self, z: Tensor, reflectors: Tensor) -> Tensor:
         for v in reflectors:
-            # A reflector of length zero has no direction: the guard turns it into no reflection at all.
+            # A reflector of length zero has no direction; the clamp makes it the identity.
             square = v.square().sum(-1, keepdim=True).clamp(min=torch.finfo(v.dtype).tiny)
             z = z - 2 * v * ((v * z).sum(-1, keepdim=True) / square)
         return z
 
     @property
     def mean(self) -> Tensor:
-        """H_T … H_1 applied to the base's mean, `(..., d)`."""
+        """H_T … H_1 applied to the mean of the base, `(..., d)`."""
         return self._reflect(self.base.mean, self.reflectors)
 
     @property
     def covariance_matrix(self) -> Tensor:
         """H diag(std²) Hᵀ, `(..., d, d)`."""
-        root = torch.diag_embed(self.base.stddev).movedim(-2, 0)  # one column of diag(std) after another
+        root = torch.diag_embed(self.base.stddev).movedim(-2, 0)  # the columns of diag(std) along the first dimension
         moved = self._reflect(root, self.reflectors).movedim(0, -1)
         return moved @ moved.mT
 
@@ -293,20 +294,20 @@ class ReflectedNormal(LatentDistribution):
         return self.covariance_matrix.diagonal(dim1=-2, dim2=-1)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Samples of the base, reflected; shape `(*sample_shape, ..., d)`."""
+        """Reflected samples of the base, shape `(*sample_shape, ..., d)`."""
         return self._reflect(self.base.rsample(Size(sample_shape)), self.reflectors)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The base's density at the point reflected back."""
+        """The log density of the base at the point reflected back."""
         return self.base.log_prob(self._reflect(value, self.reflectors.flip(0)))
 
     def standard_normal_kl(self) -> Tensor:
-        """KL to N(0, I), `(...)`: that of the base, as a rotation about zero changes neither entropy nor length."""
+        """KL to N(0, I), `(...)`. It equals that of the base, because reflections preserve entropies and lengths."""
         return self.base.standard_normal_kl()
 
 
 class NormalMixture(LatentDistribution):
-    """Σ_m α_m N(mean_m, diag std_m²), with draws that are reparametrised within each component.
+    """Σ_m α_m N(mean_m, diag std_m²), with samples that are reparametrised within each component.
 
     Arguments:
         log_weights: log α, normalised, shape `(batch, M)`.
@@ -329,19 +330,19 @@ class NormalMixture(LatentDistribution):
 
     @property
     def variance(self) -> Tensor:
-        """By the law of total variance, `(batch, d)`."""
+        """The variance by the law of total variance, `(batch, d)`."""
         spread = (self.means - self.mean.unsqueeze(-2)).square()
         return (self.log_weights.exp().unsqueeze(-1) * (self.stds.square() + spread)).sum(-2)
 
     def component_rsample(self, samples: int) -> Tensor:
-        """Reparametrised draws of every component, `(samples, M, batch, d)`, for stratified expectations."""
+        """Reparametrised samples of every component, `(samples, M, batch, d)`, for stratified expectations."""
         means, stds = self.means.movedim(-2, 0), self.stds.movedim(-2, 0)
         noise = torch.randn((samples, *means.shape), dtype=means.dtype, device=means.device)
         return means + stds * noise
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Ancestral draws. Gradients reach means and standard deviations but not the choice of component:
-        for those of the weights take `component_rsample` and weight its components."""
+        """Ancestral samples. Gradients reach means and standard deviations but not the choice of component;
+        for gradients of the weights, use `component_rsample` and weight the components."""
         shape = Size(sample_shape)
         chosen = torch.distributions.Categorical(logits=self.log_weights.detach()).sample(shape)  # (*shape, batch)
         index = chosen[..., None, None].expand(*chosen.shape, 1, self.event_shape[0])
@@ -362,14 +363,14 @@ class NormalMixture(LatentDistribution):
 
 
 class FlowNormal(LatentDistribution):
-    """A diagonal Gaussian pushed through transforms that are cheap forwards, z = f_T ∘ … ∘ f_1 (z₀).
+    """A diagonal Gaussian pushed through transforms with a cheap forward pass, z = f_T ∘ … ∘ f_1 (z₀).
 
-    The density of own samples comes along with them (:meth:`rsample_and_log_prob`); that of other points
-    needs the inverse, which an autoregressive transform computes in d passes.
+    Sampling also yields the density of the samples (:meth:`rsample_and_log_prob`). The density of other points
+    requires the inverse, which an autoregressive transform computes in d passes.
 
     Arguments:
-        base: The distribution of z₀, batch shape `(...)`, event shape `(d,)`.
-        transforms: torch transforms with `call_and_ladj`, as zuko's.
+        base: The distribution of z₀, with batch shape `(...)` and event shape `(d,)`.
+        transforms: torch transforms with `call_and_ladj`, such as those of zuko.
     """
 
     arg_constraints = {}
@@ -382,7 +383,7 @@ class FlowNormal(LatentDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Where the base's mean is carried: the point that stands for the flow (its mean has no formula)."""
+        """The image of the mean of the base, which represents the flow because its mean has no closed form."""
         z = self.base.mean
         for transform in self.transforms:
             z = transform(z)
@@ -390,7 +391,7 @@ class FlowNormal(LatentDistribution):
 
     @property
     def variance(self) -> Tensor:
-        """Of 256 samples with fixed noise, `(..., d)`: a flow's variance has no formula."""
+        """The variance of 256 samples with fixed noise, `(..., d)`, because a flow's has no closed form."""
         with seeded(0):
             return self.rsample((256,)).var(0)
 
@@ -399,18 +400,18 @@ class FlowNormal(LatentDistribution):
         return self.rsample_and_log_prob(sample_shape)[0]
 
     def rsample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
-        """Reparametrised samples and their log densities, without an inversion."""
+        """Reparametrised samples and their log densities, without inverting the flow."""
         return self._carry(self.base.rsample(Size(sample_shape)))
 
     @torch.no_grad()
     def sample_and_log_prob(self, samples: int, chunk: int) -> tuple[Tensor, Tensor]:
-        """Samples and their log densities, without an inversion; the flow gets `chunk` samples at a time."""
+        """Samples and their log densities, without inverting the flow, which maps `chunk` samples at a time."""
         carried = [self._carry(part) for part in self.base.sample(Size((samples,))).split(chunk)]
         z, log_prob = (torch.cat(parts) for parts in zip(*carried, strict=True))
         return z, log_prob
 
     def _carry(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Where samples of the base, `(..., d)`, are carried, and the log density there."""
+        """The images of samples of the base, `(..., d)`, and the log densities there."""
         log_prob = self.base.log_prob(z)
         for transform in self.transforms:
             z, log_det = transform.call_and_ladj(z)
@@ -418,19 +419,19 @@ class FlowNormal(LatentDistribution):
         return z, log_prob
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of any point, through the inverse."""
+        """log q(z) of any point, through the inverse."""
         log_det_total = torch.zeros(value.shape[:-1], dtype=value.dtype, device=value.device)
         finite = value.isfinite().all(-1)
         for transform in reversed(self.transforms):
             value, log_det = transform.inv.call_and_ladj(value)
             log_det_total = log_det_total + log_det
         total = self.base.log_prob(value) + log_det_total
-        # Far from the mass the inverse overflows, and inf − inf is no density: zero is.
+        # Far from the mass the inverse overflows to inf − inf; the density there is zero.
         return torch.where(total.isnan() & finite, -math.inf, total)
 
 
 def rsample_and_log_prob(q: Distribution, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
-    """Reparametrised samples of any distribution and their log densities, by q's own way where it has one."""
+    """Reparametrised samples of any distribution and their log densities, by q's own method if it has one."""
     own = getattr(q, "rsample_and_log_prob", None)
     if own is not None:
         return cast(tuple[Tensor, Tensor], own(Size(sample_shape)))
@@ -440,7 +441,7 @@ def rsample_and_log_prob(q: Distribution, sample_shape: Shape = ()) -> tuple[Ten
 
 @torch.no_grad()
 def sample_and_log_prob(q: Distribution, samples: int, chunk: int) -> tuple[Tensor, Tensor]:
-    """Samples of any distribution and their log densities, as :meth:`LatentDistribution.sample_and_log_prob`."""
+    """Samples of any distribution and their log densities, like :meth:`LatentDistribution.sample_and_log_prob`."""
     own = getattr(q, "sample_and_log_prob", None)
     return _sample_and_log_prob(q, samples, chunk) if own is None else cast(tuple[Tensor, Tensor], own(samples, chunk))
 

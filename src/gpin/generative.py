@@ -1,4 +1,4 @@
-"""The generative model as inference sees it: a prior, a decoder and a likelihood."""
+"""The interface of a generative model to inference: a prior, a decoder and a likelihood."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +13,9 @@ __all__ = ["Generative", "frozen"]
 
 @runtime_checkable
 class Generative(Protocol):
-    """What an inference model may ask of the model whose posterior it infers."""
+    """The interface through which an inference model uses the model whose posterior it infers."""
 
-    # Submodules are no attributes that a check at run time finds from Python 3.12 on.
+    # From Python 3.12 on, isinstance() does not see submodules as attributes.
     if TYPE_CHECKING:
         decoder: nn.Module
         likelihood: Likelihood[Any]
@@ -27,16 +27,16 @@ class Generative(Protocol):
         """log p(z): `(..., d)` → `(...)`."""
 
     def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
-        """log p(x, z), shaped as log p(x|z)."""
+        """log p(x, z), with the shape of log p(x|z)."""
 
     def reconstruction(self, x: Tensor, z: Tensor, weights: Tensor | None = None) -> Tensor:
-        """log p(x|z) for an objective: in training, running statistics are updated on the way, with `weights`
-        `(..., batch)` where some z count more than others."""
+        """log p(x|z) for an objective. In training mode this also updates running statistics, in which `weights`
+        `(..., batch)` weight each z."""
 
 
 @contextmanager
 def frozen(model: Generative) -> Iterator[None]:
-    """Inside, gradients pass through decoder and likelihood to z but do not reach their parameters."""
+    """Within the context, gradients pass through decoder and likelihood to z but do not reach their parameters."""
     parameters = [p for module in (model.decoder, model.likelihood) for p in module.parameters() if p.requires_grad]
     for parameter in parameters:
         parameter.requires_grad_(False)

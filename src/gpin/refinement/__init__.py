@@ -1,4 +1,4 @@
-"""Per-instance improvement of any posterior: gradient ascent on the ELBO, and Gauss–Newton."""
+"""Per-instance refinement of any posterior by gradient ascent on the ELBO or by Gauss–Newton."""
 
 from gpin.refinement.base import Refinement
 from gpin.refinement.gauss_newton import GaussNewton, GaussNewtonConfig, Laplace, LaplaceConfig

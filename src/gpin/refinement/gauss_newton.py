@@ -1,11 +1,11 @@
-r"""Gauss–Newton on log p(x, z): the posterior's mode, and the Gaussian with its curvature.
+r"""Gauss–Newton on log p(x, z): the mode of the posterior and the Laplace approximation there.
 
 With J = ∂g/∂z for the decoder g, and the likelihood's score r and expected curvature W at g(z),
 
 .. math:: \Lambda = J^\top W J + I, \qquad \delta = \Lambda^{-1} (J^\top r - z)
 
 δ is the Gauss–Newton step, and N(z, Λ⁻¹) the Laplace approximation. For a Gaussian likelihood
-W = I/σ² and r = (x − g)/σ². Jacobians are forward-mode, so that any decoder will do.
+W = I/σ² and r = (x − g)/σ². Jacobians are computed in forward mode, which works for any decoder.
 """
 
 import math
@@ -34,10 +34,10 @@ __all__ = [
 ]
 
 CHUNK = 2**19
-"""Entries of a Jacobian that are held at a time: what a cache holds is faster than what memory does."""
+"""The number of Jacobian entries computed at a time, chosen to fit in the processor's cache."""
 
 HALVINGS = 12
-"""How often a step is halved before the instance stays where it is."""
+"""How often a step is halved before it is rejected."""
 
 
 def jacobian(model: Generative, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,7 +54,7 @@ def jacobian(model: Generative, z: Tensor) -> tuple[Tensor, Tensor]:
 def linearise(
     model: Generative, x: Tensor, z: Float[Tensor, "batch d"]
 ) -> tuple[Float[Tensor, "batch d d"], Float[Tensor, "batch d"]]:
-    """Λ's Cholesky factor `(batch, d, d)` and the gradient Jᵀr − z of log p(x, z) `(batch, d)` at z."""
+    """The Cholesky factor of Λ, `(batch, d, d)`, and the gradient Jᵀr − z of log p(x, z), `(batch, d)`, at z."""
     size = z.shape[-1]
     rows = max(1, CHUNK // (size * math.prod(model.likelihood.output_shape)))
     factors, gradients = [], []
@@ -68,34 +68,37 @@ def linearise(
 
 
 def _whitened(slopes: Float[Tensor, "batch d D"], curvature: Tensor, output: Tensor) -> Float[Tensor, "batch d rank"]:
-    """Jᵀ Rᵀ, whose Gram matrix is JᵀWJ, from slopes Jᵀ and a likelihood's curvature at the output `(batch, …)`.
+    """Jᵀ Rᵀ, whose Gram matrix is JᵀWJ, from the slopes Jᵀ and the likelihood's curvature at the output `(batch, …)`.
 
-    The curvature is the diagonal of W in the shape of the output, where R = W^½; or a factor R `(batch, rank, …)` with
-    W = RᵀR.
+    The curvature is either the diagonal of W, in the shape of the output (then R = W^½), or a factor R
+    `(batch, rank, …)` with W = RᵀR.
     """
     if curvature.shape == output.shape:
         return slopes * curvature.flatten(1).unsqueeze(1).sqrt()
     if curvature.dim() != output.dim() + 1 or curvature.shape[2:] != output.shape[1:]:
         raise InputError(
             f"the likelihood's curvature has shape {tuple(curvature.shape)}: for an output of shape "
-            f"{tuple(output.shape)} it must be the same, or have a dimension for the rank after the first"
+            f"{tuple(output.shape)} it must have the same shape, or one more dimension, the rank, after the first"
         )
     return slopes @ curvature.flatten(2).mT
 
 
 def _cholesky(roots: Tensor) -> Tensor:
-    """The Cholesky factor of A Aᵀ + I for A `(batch, d, D)`; in float64 where float32 loses the I."""
+    """The Cholesky factor of A Aᵀ + I for A `(batch, d, D)`, in float64 where float32 would round the I away."""
     eye = torch.eye(roots.shape[1], dtype=roots.dtype, device=roots.device)
     factor, failed = torch.linalg.cholesky_ex(roots @ roots.mT + eye)
     if failed.any() and roots.dtype != torch.float64:
         return _cholesky(roots.double()).to(roots.dtype)
     if failed.any():
-        raise InputError("the posterior precision at z is not positive definite: the model's numbers are not finite")
+        raise InputError(
+            "the posterior precision at z is not positive definite: the decoder or the likelihood returns values "
+            "that are not finite"
+        )
     return factor
 
 
 def newton_step(factor: Float[Tensor, "batch d d"], gradient: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
-    """Λ⁻¹ gradient from Λ's Cholesky factor: `(batch, d)`."""
+    """Λ⁻¹ gradient from the Cholesky factor of Λ: `(batch, d)`."""
     return torch.cholesky_solve(gradient.unsqueeze(-1), factor).squeeze(-1)
 
 
@@ -104,8 +107,8 @@ class LaplaceConfig(MethodConfig):
 
     Arguments:
         steps: T, how often the decoder is linearised on the way to the mode.
-        step_size: α: step t moves by α/(t + 1) of the way to the linearised model's mode. 1 with one
-            step is exact for a linear decoder.
+        step_size: α. Step t moves α/(t + 1) of the way to the mode of the linearised model. For a linear decoder,
+            one step of size 1 is exact.
     """
 
     steps: int = Field(default=4, ge=1, le=64)
@@ -113,17 +116,17 @@ class LaplaceConfig(MethodConfig):
 
 
 class Laplace(Refinement[PrecisionNormal]):
-    """T steps of size α/(t + 1) from q's mean towards the mode, and the Laplace approximation there; differentiable.
+    """The Laplace approximation after T steps of size α/(t + 1) from q's mean towards the mode; differentiable.
 
     Arguments:
-        options: How many steps, and of which size.
+        options: The number of steps and their size.
     """
 
     def __init__(self, options: LaplaceConfig | None = None) -> None:
         self.options = LaplaceConfig() if options is None else options
 
     def refine(self, x: Tensor, q: Distribution, model: Generative) -> PrecisionNormal:
-        """N(μ_T, Λ(μ_T)⁻¹) with full covariance; q may be any distribution with a mean, the rest of it is not used."""
+        """Return N(μ_T, Λ(μ_T)⁻¹) with full covariance; only the mean of q is used."""
         mean = q.mean
         for t in range(self.options.steps):
             factor, gradient = linearise(model, x, mean)
@@ -136,9 +139,8 @@ class GaussNewtonConfig(MethodConfig):
     """Options of the damped Gauss–Newton search.
 
     Arguments:
-        steps: How many steps at most; 0 gives the Gaussian with the curvature at q's mean.
-        tolerance: In nats; an instance whose log p(x, z) gains no more than this by a step has settled, and takes no
-            other.
+        steps: The maximum number of steps; 0 gives the Gaussian with the curvature at q's mean.
+        tolerance: An instance stops once a step increases its log p(x, z) by no more than this, in nats.
     """
 
     steps: int = Field(default=20, ge=0)
@@ -148,10 +150,10 @@ class GaussNewtonConfig(MethodConfig):
 class GaussNewton(Refinement[PrecisionNormal]):
     """Damped Gauss–Newton steps from q's mean, each halved per instance until log p(x, z) does not fall.
 
-    It searches without gradients of its own: nothing can be trained through it.
+    The result is detached from the graph: nothing can be trained through this refinement.
 
     Arguments:
-        options: How many steps, and when an instance has settled.
+        options: The maximum number of steps and the tolerance.
     """
 
     def __init__(self, options: GaussNewtonConfig | None = None) -> None:
@@ -159,7 +161,7 @@ class GaussNewton(Refinement[PrecisionNormal]):
 
     @torch.no_grad()
     def refine(self, x: Tensor, q: Distribution, model: Generative) -> PrecisionNormal:
-        """The Laplace approximation where the search ends; q may be any distribution with a mean."""
+        """Return the Laplace approximation where the search ends; only the mean of q is used."""
         z = q.mean.clone()
         value = model.log_joint(x, z)
         moving = torch.arange(len(x), device=x.device)

@@ -21,23 +21,23 @@ __all__ = ["Gradient", "GradientConfig", "inner_elbo"]
 Objective = Callable[[Tensor], Tensor]
 
 HALVINGS = 10
-"""How often a step is halved before the instance stays where it is."""
+"""How often a step is halved before it is rejected."""
 
 
 class GradientConfig(MethodConfig):
     """Options of gradient ascent on the ELBO.
 
     Arguments:
-        steps: T, the number of gradient steps; the paper takes 1, 2, 4 and 8.
-        line_search: "backtracking" halves a step, for each instance, until the ELBO does not fall;
-            "none" takes every step as it comes.
-        step_size: The size of a step; with backtracking, the size that is tried first.
-        momentum: The share of the last step's direction that is kept.
-        clip: The largest norm of an instance's gradient; 0 for no limit.
-        reduction: What the steps climb: the "sum" of the instances' bounds, so that each is on its own, or
-            their "mean", which divides the step by the size of the batch.
-        inner_samples: Draws of z for the bound that is climbed; their noise is held fixed during the ascent.
-        second_order: How training sees through the steps: "exact" differentiation, or "finite_difference"
+        steps: T, the number of gradient steps; the paper uses 1, 2, 4 and 8.
+        line_search: "backtracking" halves the step of each instance until its ELBO does not decrease;
+            "none" uses a fixed step size.
+        step_size: The step size; with backtracking, the one tried first.
+        momentum: The coefficient with which the previous step's direction is added to the gradient.
+        clip: The maximum norm of an instance's gradient; 0 disables clipping.
+        reduction: The objective of the ascent: the "sum" of the instances' bounds, which keeps instances independent,
+            or their "mean", which divides the step by the batch size.
+        inner_samples: The number of samples of z in the objective; their noise is fixed during the ascent.
+        second_order: How training differentiates through the steps: "exact", or by "finite_difference"
             Hessian-vector products, as in the original.
     """
 
@@ -72,17 +72,17 @@ class GradientConfig(MethodConfig):
 
 
 class Gradient(Refinement[DiagonalNormal]):
-    """T steps of gradient ascent on the ELBO from q's mean and standard deviations, to a diagonal Gaussian.
+    """A diagonal Gaussian after T steps of gradient ascent on the ELBO from q's mean and standard deviations.
 
     Arguments:
-        options: Steps, step size, line search and the rest.
+        options: The options of the ascent, such as the number of steps and the line search.
     """
 
     def __init__(self, options: GradientConfig | None = None) -> None:
         self.options = GradientConfig() if options is None else options
 
     def refine(self, x: Tensor, q: Distribution, model: Generative) -> DiagonalNormal:
-        """The diagonal Gaussian after the steps; q may be any distribution with a mean and standard deviations."""
+        """Return the diagonal Gaussian after the last step; only the mean and standard deviations of q are used."""
         mean = q.mean
         log_std = q.stddev.log() if (own := getattr(q, "log_std", None)) is None else own
         noise = torch.randn((self.options.inner_samples, *mean.shape), dtype=mean.dtype, device=mean.device)
@@ -92,7 +92,7 @@ class Gradient(Refinement[DiagonalNormal]):
         return DiagonalNormal(mean, log_std.exp(), log_std)
 
     def climb(self, state: Float[Tensor, "batch n"], objective: Objective, model: Generative) -> Tensor:
-        """T ascent steps on `objective`, `(batch, n)` → `(batch,)`, from state `(batch, n)`."""
+        """Return the state `(batch, n)` after T ascent steps on `objective`, `(batch, n)` → `(batch,)`."""
         options, through = self.options, torch.is_grad_enabled()
         state = state if through else state.detach()
         size = state.new_full((len(state), 1), options.step_size)
@@ -123,7 +123,7 @@ class Gradient(Refinement[DiagonalNormal]):
 
 @torch.no_grad()
 def _backtrack(state: Tensor, direction: Tensor, size: Tensor, objective: Objective) -> Tensor:
-    """For each instance the first of size, size/2, size/4 … that does not lower the objective, or zero."""
+    """The first of size, size/2, size/4 … that does not lower the objective, or zero, for each instance."""
     before = objective(state)
     accepted = torch.zeros_like(size)
     for _ in range(HALVINGS):
@@ -138,7 +138,7 @@ def _backtrack(state: Tensor, direction: Tensor, size: Tensor, objective: Object
 def inner_elbo(
     state: Float[Tensor, "batch twice_d"], noise: Float[Tensor, "samples batch d"], x: Tensor, model: Generative
 ) -> Float[Tensor, " batch"]:
-    """The bound that the steps climb, for fixed noise: state (mean, log std) `(batch, 2d)` → `(batch,)`."""
+    """The objective of the ascent, for fixed noise: state (mean, log std) `(batch, 2d)` → `(batch,)`."""
     mean, log_std = state.chunk(2, dim=-1)
     log_std = log_std.clamp(*LOG_STD_RANGE)
     std = log_std.exp()
@@ -146,7 +146,7 @@ def inner_elbo(
 
 
 def _finite_difference_gradient(objective: Objective, state: Tensor, model: Generative) -> Tensor:
-    """∇ objective at state, whose own derivatives are finite differences of gradients."""
+    """The gradient of the objective at state, whose own derivatives are finite differences of gradients."""
     parameters = [p for p in cast(nn.Module, model).parameters() if p.requires_grad]
     return cast(Tensor, _FiniteDifferenceGradient.apply(objective, state, *parameters))
 
@@ -168,8 +168,8 @@ class _FiniteDifferenceGradient(torch.autograd.Function):
     def backward(ctx: Any, vector: Tensor) -> tuple[Tensor | None, ...]:
         state, *parameters = ctx.saved_tensors
         scale = vector.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(vector.dtype).tiny)
-        # An instance's own ε keeps each difference well scaled; dividing afterwards must undo it, so all
-        # instances share the smallest.
+        # The gradients of the parameters are sums over instances, so all instances share one ε, set by the longest
+        # vector.
         epsilon = (torch.finfo(state.dtype).eps ** (1 / 3) / scale.max()).item()
         sides = []
         for sign in (+1, -1):
