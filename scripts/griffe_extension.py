@@ -5,6 +5,7 @@ import re
 import griffe
 
 FORMULA = re.compile(r"^\.\. math::\s*(.+?)\s*(?=\n\s*\n|\Z)", re.MULTILINE | re.DOTALL)
+ROLE = re.compile(r":(?:meth|class|func|attr):(?=`)")
 EXAMPLE = re.compile(r"^Example:$", re.MULTILINE)
 CONFIG = "gpin._core.config.Config"
 
@@ -20,10 +21,10 @@ class Source(griffe.Extension):
                 cls.set_member("__init__", _constructor([*reversed(bases), cls]))
 
     def on_object(self, *, obj, **_):
-        """Write formulas and examples of a docstring in the form that the site understands."""
+        """Write formulas, examples and references of a docstring in the form that the site understands."""
         if obj.docstring:
             text = FORMULA.sub(lambda match: f"$$\n{match[1]}\n$$", obj.docstring.value)
-            obj.docstring.value = EXAMPLE.sub("Examples:", text)
+            obj.docstring.value = ROLE.sub("", EXAMPLE.sub("Examples:", text))
 
 
 def _classes(module):
