@@ -123,7 +123,7 @@ footer {{
   th, td {{ padding-left: 0.6rem; }}
   table {{ font-size: 0.86rem; }}
   .numeric th:first-child {{ min-width: 8rem; }}
-  .numeric td {{ min-width: 7rem; white-space: normal; }}
+  .numeric td {{ min-width: 6.4rem; white-space: normal; }}
   small {{ font-size: 0.76rem; }}
   .strips figure {{ grid-template-columns: 1fr; gap: 0.15rem; }}
   .tiles {{ grid-template-columns: repeat(6, 1fr); gap: 0.8rem 0.45rem; }}
