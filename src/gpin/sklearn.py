@@ -1,4 +1,4 @@
-"""The scikit-learn face: a VAE as a transformer and a density, for pipelines and searches."""
+"""The scikit-learn interface: a VAE as a transformer and density estimator, for pipelines and searches."""
 
 import math
 import zlib
@@ -45,22 +45,22 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         method: The inference model, one of `gpin.inference.METHODS`.
         options: The method's own, such as {"covariance": "full"} for "gp".
         likelihood: "gaussian", "heteroscedastic", "bernoulli" for data in [0, 1], or a mapping of options.
-        shape: Of one row, such as (1, 28, 28) for images given as 784 columns; by default a plain vector.
+        shape: The shape of one row, such as (1, 28, 28) for images given as 784 columns; by default a plain vector.
         architecture: Layers, as in `gpin.build`; by default what suits the shape.
         epochs: Passes through the training data.
-        batch_size: Rows a step.
-        learning_rate: Adam's.
+        batch_size: Rows per step.
+        learning_rate: The learning rate of Adam.
         validation_fraction: Share of the rows that is held out to choose the best epoch.
         patience: Stop after so many epochs without a better one; None runs them all.
-        samples: K, the importance samples a row for `score_samples` and `score`.
-        random_state: Of first weights, held-out rows and all noise.
+        samples: K, the importance samples per row for `score_samples` and `score`.
+        random_state: The seed of the first weights, the held-out rows and all noise.
 
     Attributes:
         vae_: The trained `gpin.VAE`.
         n_features_in_: Columns of X; `feature_names_in_` their names, where X had some.
         n_iter_: Epochs that were run.
         validation_scores_: Mean ELBO of the held-out rows after each of them.
-        seed_: What `random_state` came to.
+        seed_: The seed drawn from `random_state`.
 
     Example:
         >>> X = np.random.default_rng(0).normal(size=(60, 5))
@@ -164,7 +164,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def transform(self, X: ArrayLike) -> Array:
         """The mean of q(z|x) for each row, `(n_samples, latent_dim)`, in the dtype of X.
 
-        Method "sa" draws noise to find it: there the same X gives the same answer, but not a row of it alone.
+        Method "sa" uses random noise: the same X gives the same answer, but a row passed alone gives another.
         """
         rows = self._checked(X)
         return self._by_batches(lambda x: self.vae_.encode(x).mean, rows).astype(rows.dtype)
@@ -177,7 +177,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return torch.cat(parts).flatten(1).numpy().astype(codes.dtype)
 
     def uncertainty(self, X: ArrayLike) -> Array:
-        """How uncertain the encoder is of its answer, `(n_samples,)`; for methods that know ("gp")."""
+        """How uncertain the encoder is of its answer, `(n_samples,)`; for methods that have an uncertainty ("gp")."""
         return self._by_batches(lambda x: self.vae_.uncertainty(x).total, self._checked(X))
 
     # What it believes -----------------------------------------------------------------------------
@@ -185,8 +185,9 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def score_samples(self, X: ArrayLike) -> Array:
         """log p(x) of each row in nats, `(n_samples,)`, by importance sampling with `samples` draws of q(z|x).
 
-        A row's noise comes from a seed made of `seed_` and the row itself, so that its score is the same in any
-        company and order, and its Monte-Carlo error is its own. `vae_.log_likelihood` gives diagnostics as well.
+        A row's noise comes from a seed made of `seed_` and the row itself, so that its score does not
+        depend on the other rows or their order, and its Monte-Carlo error is independent of theirs.
+        `vae_.log_likelihood` gives diagnostics as well.
         """
         rows, values = self._checked(X), []
         with seeded(self.seed_):
@@ -214,7 +215,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @torch.no_grad()
     def _by_batches(self, answer: Callable[[Tensor], Tensor], rows: Array) -> Array:
-        """`answer` for all rows, some at a time, with the same noise every time."""
+        """Apply `answer` to all rows in batches, with the same noise every time."""
         with seeded(self.seed_):
             parts = [answer(x) for x in _instances(rows, self.vae_).split(ROWS)]
         return torch.cat(parts).numpy()
@@ -231,7 +232,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """The trained network travels as data: its config and its weights in the safetensors format."""
+        """Replace the trained network by data: its config, and its weights in the safetensors format."""
         state = super().__getstate__().copy()
         if "vae_" in state:
             vae = state.pop("vae_")

@@ -1,4 +1,4 @@
-"""The VAE: prior, decoder with likelihood, and an inference model. Everything a user asks of it is here."""
+"""The VAE: prior, decoder with likelihood, and an inference model. Users call its methods."""
 
 import hashlib
 import math
@@ -96,7 +96,7 @@ class VAEConfig(Config):
 
     @model_serializer(mode="wrap")
     def _record(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What files hold, and the identity of a run is the hash of."""
+        """The content of files, whose hash is the identity of a run."""
         own = ("encoder", "decoder")
         return {
             **{name: value for name, value in handler(self).items() if name not in own or value is not None},
@@ -127,7 +127,7 @@ class VAE(nn.Module):
         decoder: z `(..., d)` → output `(..., *shape)`, or `(..., outputs, *shape)` for a likelihood that takes several
             outputs per value.
         likelihood: p(x|output).
-        config: What it was built from, so that it can be saved whole.
+        config: The config it was built from, which is saved with its weights.
     """
 
     prepared: Tensor
@@ -171,7 +171,7 @@ class VAE(nn.Module):
     def reconstruction(self, x: Tensor, z: Tensor, weights: Tensor | None = None) -> Tensor:
         """log p(x|z) for an objective: in training, the likelihood's running statistics are updated first.
 
-        Where some z count more than others, `weights` `(..., batch)` say so to the statistics.
+        In these statistics, `weights` `(..., batch)` weight each z.
         """
         output = self.decoder(z)
         if self.training:
@@ -221,8 +221,8 @@ class VAE(nn.Module):
                 each instance, so that the score depends much less on the encoder that happened to be trained. A
                 distribution of your own is sampled as it is; it needs batch shape `(batch,)` and event shape `(d,)`.
             chunk_size: How many pairs (x, z) the decoder sees at a time; changes memory, not results.
-            steps: For proposal="refined": how many steps at most, see :meth:`refine`.
-            tolerance: For proposal="refined": nats, see :meth:`refine`.
+            steps: For proposal="refined": the maximal number of steps, see :meth:`refine`.
+            tolerance: For proposal="refined": nats per step, see :meth:`refine`.
             return_weights: Keep the log weights `(samples, batch)` in the result, as `log_weights`.
         """
         x = self.check(x)
@@ -264,9 +264,9 @@ class VAE(nn.Module):
 
         Arguments:
             x: `(batch, *shape)`.
-            steps: How many at most.
-            tolerance: Nats; an instance whose log p(x, z) gains no more by a step takes no other. Most of the
-                steps go into few instances, and 0.1 nats are little beside what a posterior's draws differ by.
+            steps: The maximal number of steps.
+            tolerance: Nats; an instance stops when a step raises its log p(x, z) by no more than this. 0.1 nats are
+                little compared with the spread of log p(x, z) over draws of the posterior.
         """
         x = self.check(x)
         options = GaussNewtonConfig(
@@ -276,7 +276,7 @@ class VAE(nn.Module):
 
     @torch.no_grad()
     def uncertainty(self, x: ArrayLike) -> Uncertainty:
-        """How uncertain the encoder is of its own answer; for methods that know (`gp`)."""
+        """How uncertain the encoder is of its own answer; for methods that have an uncertainty (`gp`)."""
         return self.inference.uncertainty(self.check(x))
 
     @torch.no_grad()
@@ -349,7 +349,7 @@ class VAE(nn.Module):
         self.inference.prepare(first, count, self)
 
     def _center(self, mean: Tensor, output: Tensor | None) -> None:
-        """Tell the networks that ask for it what x is centred on, and the decoder's output."""
+        """Pass the centres of x and of the decoder's output to the networks that have one."""
         for module in self.modules():
             if (center_input := getattr(module, "center_input", None)) is not None:
                 center_input(mean)
@@ -473,7 +473,7 @@ def build(
         seed: Makes the first weights reproducible, without touching torch's global random state.
         device: Where the model computes, such as "cuda"; by default where torch makes tensors.
         dtype: The precision of the weights, torch.float32 or torch.float64; by default torch's.
-        options: The method's own, such as covariance="full" for "gp"; preset="paper" for the paper's.
+        options: The options of the method, such as covariance="full" for "gp"; preset="paper" selects the paper's.
 
     Example:
         >>> vae = build((1, 28, 28), method="gp", latent_dim=10)

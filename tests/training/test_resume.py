@@ -401,3 +401,31 @@ def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(tmp_path):
     for number in (12, 14):
         again.write(number, checkpoints.Checkpoint({}, {"number": number}))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000012.safetensors", "00000014.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "about"),
+    [
+        (
+            (1, 8, 8),
+            {"method": "gp", "likelihood": {"variance": "analytic"}},
+            "7f18860c527c1d3a3f7841d7ca23e49c8f0c56341c0dbc5f24dc3fc23e8b8172",
+        ),
+        (
+            (64,),
+            {"method": "vae", "likelihood": "bernoulli"},
+            "279bd4109bf702c0958f79c031790daf245c3b963df8f9823f05cbc916a5b47f",
+        ),
+        (
+            (1, 8, 8),
+            {"method": "sa", "architecture": {"decoder": "dense", "channels": [2]}},
+            "7d1dad21d12b8dcbca38d4ba448c3019cd5e2ea9a046acc4c49ab71a1c0c9c2f",
+        ),
+    ],
+)
+def test_checkpoints_of_version_0_1_are_of_the_same_run(shape, options, about, tmp_path):
+    """The identities that version 0.1.0 wrote; with another one, its checkpoints could not be resumed."""
+    x = torch.linspace(0, 1, 20 * 64).reshape(20, *shape)
+    vae = gpin.build(shape, latent_dim=2, seed=0, **options)
+    gpin.fit(vae, x, x[:4], epochs=1, folder=tmp_path, progress=False)
+    assert checkpoints.Checkpoints(tmp_path / "checkpoints").latest(pytest.fail).record["about"] == about

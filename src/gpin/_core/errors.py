@@ -1,4 +1,4 @@
-"""What a user can do wrong, said in one sentence."""
+"""The exceptions that gpin raises; every message is one sentence."""
 
 __all__ = [
     "BusyError",
@@ -20,11 +20,11 @@ class InputError(ValueError):
 
 
 class BusyError(InputError):
-    """A folder that another process is training in: the same may succeed later."""
+    """A folder in which another process is training; trying again later may succeed."""
 
 
 class FetchError(InputError):
-    """A download that failed: the same may succeed later."""
+    """A download that failed; trying again later may succeed."""
 
 
 class MissingPackageError(InputError, ImportError):
@@ -32,7 +32,7 @@ class MissingPackageError(InputError, ImportError):
 
 
 class VersionError(InputError):
-    """A file that another version of gpin wrote, and that this one must leave alone."""
+    """A file written by another version of gpin, which this version cannot read and must not overwrite."""
 
 
 class TrainingError(RuntimeError):

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and records that notice when they were changed."""
+"""Files that appear whole or not at all, and JSON records with a checksum."""
 
 import contextlib
 import errno
@@ -39,8 +39,8 @@ def as_path(value: Any, what: str = "the folder") -> Path:
 def written_whole(path: Path) -> Iterator[BinaryIO]:
     """A file to write to, which becomes `path` when all is written, even if the machine loses power on the way.
 
-    What fails inside leaves no file, and an older one as it was. A link stays, and what it points to is written; a pipe
-    or a device gets the content as it comes.
+    If an exception is raised inside, no file is left behind and an existing one stays unchanged. A symbolic link is
+    followed; a pipe or a device is written to directly.
     """
     place = Path(os.path.realpath(path))
     if place.is_dir():
@@ -72,13 +72,13 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what writers that were killed have left in a folder, in which nobody writes now."""
+    """Remove the unfinished files that killed processes left in a folder; nobody else may be writing there."""
     for path in folder.glob(f"*{UNFINISHED}"):
         path.unlink(missing_ok=True)
 
 
 def check_writable(folder: Path) -> None:
-    """Raise now, not after the work, if no file can be made in a folder."""
+    """Raise if no file can be created in a folder, so that it is known before the work."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

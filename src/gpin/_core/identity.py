@@ -37,7 +37,7 @@ def fingerprint(module: nn.Module) -> str:
 
 
 class _Description:
-    """Nested tuples of text for objects, the same in every process; what was described before is not again."""
+    """Describes objects as nested tuples of text that are the same in every process; each object once."""
 
     def __init__(self) -> None:
         # The objects are kept, so that no other can get the id of one that is gone.
@@ -62,7 +62,7 @@ class _Description:
         return str(tensor.dtype), tuple(tensor.shape), _checksum(tensor)
 
     def value(self, value: Any, where: str) -> Any:
-        """Any object: by what it is made of, where that is known."""
+        """Any object, described by its contents."""
         if isinstance(value, Enum):
             return type(value).__qualname__, value.name
         if isinstance(value, (*PLAIN, PurePath)):
@@ -110,7 +110,7 @@ class _Description:
         )
 
     def type(self, kind: type, where: str) -> Any:
-        """A class by its name and, where it is no library's, by its code and its bases'."""
+        """A class, described by its name and, unless it belongs to a library, by its code and its bases."""
         named = (kind.__module__, kind.__qualname__)
         if _of_library(kind) or id(kind) in self.seen:
             return named
@@ -125,7 +125,7 @@ class _Description:
         return (*named, members, [self.type(base, where) for base in kind.__bases__])
 
     def function(self, function: types.FunctionType, where: str) -> Any:
-        """A function by its name and, where it is no library's, by its code, defaults and what it encloses."""
+        """A function, described by its name and, unless it belongs to a library, by its code, defaults and closure."""
         function = inspect.unwrap(function)
         named = (function.__module__, function.__qualname__)
         if _of_library(function):
@@ -138,7 +138,7 @@ class _Description:
         return function.__qualname__, self.code(function.__code__, function.__doc__, where), defaults, enclosed
 
     def code(self, code: types.CodeType, doc: str | None, where: str) -> Any:
-        """Instructions, names and constants, without the lines they stand in and the docstring."""
+        """The instructions, names and constants of a function, without line numbers and docstring."""
         constants = [
             self.code(constant, None, where) if isinstance(constant, types.CodeType) else self.value(constant, where)
             for constant in code.co_consts

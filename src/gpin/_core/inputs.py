@@ -1,4 +1,4 @@
-"""What users hand in: numbers and arrays, checked and brought into form."""
+"""Checks and conversions of what users pass: numbers, precisions and arrays."""
 
 import operator
 from typing import Any
@@ -36,7 +36,7 @@ def positive_number(value: Any, name: str) -> float:
 
 
 def check_seed(value: Any) -> int:
-    """A seed that torch takes, with room for one a batch."""
+    """A seed that torch accepts, small enough for one more seed per batch to be derived from it."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < 2**62:
         raise InputError(f"seed must be a whole number between 0 and 2⁶² − 1, got {value!r}")
     return int(value)

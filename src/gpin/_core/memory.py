@@ -1,4 +1,4 @@
-"""The process's memory."""
+"""How the process allocates memory."""
 
 import ctypes
 import os

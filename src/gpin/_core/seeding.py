@@ -1,4 +1,4 @@
-"""Randomness that is reproducible and leaves the caller's alone."""
+"""Reproducible random numbers that leave the caller's random state unchanged."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

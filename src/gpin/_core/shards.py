@@ -1,7 +1,7 @@
 """One batch shared by several processes: the same numbers as if one process had it all.
 
 Each process computes some instances of every batch. For the result not to depend on how many processes there
-are, an instance must meet the same noise wherever it is computed, and what is averaged over a batch must be
+are, an instance must get the same noise wherever it is computed, and what is averaged over a batch must be
 averaged over the whole of it.
 """
 
@@ -39,7 +39,7 @@ class Share:
         return size * self.rank // self.world, size * (self.rank + 1) // self.world
 
     def of(self, items: Tensor) -> Tensor:
-        """The part of a batch's items; where it is empty, the first of them, which then counts nothing."""
+        """The part of a batch's items; where it is empty, the first item, which then has weight zero."""
         start, stop = self.bounds(len(items))
         return items[start:stop] if stop > start else items[:1]
 
@@ -75,9 +75,9 @@ def shared(share: Share, size: int, over_processes: Callable[[Tensor], Tensor]) 
 
 
 class _WholeNoise(TorchDispatchMode):
-    """Noise for some rows of a batch is drawn for all rows, and the others' thrown away.
+    """Draws the noise of the whole batch and keeps the rows that this process computes.
 
-    All noise in an objective has the shape `(..., batch, d)`: what has another is refused.
+    All noise in an objective has the shape `(..., batch, d)`: noise of any other shape is refused.
     """
 
     def __init__(self, start: int, stop: int, size: int) -> None:

@@ -1,4 +1,4 @@
-"""Training: one loop for every method, in one process or several, that can be killed and resumed."""
+"""Training: one loop for every method, in one process or several, that can be interrupted and resumed."""
 
 from gpin.training.history import Epoch, History
 from gpin.training.loop import OnEpoch, fit

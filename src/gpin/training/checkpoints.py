@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file each, whole or not at all, and the one before it kept in case of damage."""
+"""Checkpoints: one safetensors file each, written atomically; the previous one is kept in case of damage."""
 
 import hashlib
 import json
@@ -25,18 +25,18 @@ KEPT = 2
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that training needs to go on to the same bits: tensors by name, and a record of everything else."""
+    """Everything needed to resume training with bit-identical results: named tensors, and a record of the rest."""
 
     tensors: Mapping[str, Tensor]
     record: Mapping[str, Any]
 
     def part(self, name: str) -> dict[str, Tensor]:
-        """The tensors below a name, such as "model", by the rest of theirs."""
+        """The tensors whose names start with a prefix such as "model", without that prefix."""
         start = name + "/"
         return {key.removeprefix(start): value for key, value in self.tensors.items() if key.startswith(start)}
 
     def pack(self) -> bytes:
-        """As the content of a safetensors file with the record and a checksum in its metadata."""
+        """The content of a safetensors file with the record and a checksum in its metadata."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
         record = json.dumps(self.record, allow_nan=False)
         metadata = {"format": FORMAT, "version": VERSION, "record": record, "sha256": _checksum(tensors, record)}
@@ -44,7 +44,7 @@ class Checkpoint:
 
     @classmethod
     def unpack(cls, content: bytes) -> "Checkpoint":
-        """From the content of a file; ValueError where it is not what was written."""
+        """Read the content of a file; raises ValueError if it is damaged."""
         try:
             tensors = load_tensors(content)
             size = int.from_bytes(content[:8], "little")
@@ -66,7 +66,7 @@ class Checkpoints:
         self._damaged: set[Path] = set()
 
     def write(self, number: int, checkpoint: Checkpoint) -> None:
-        """Write one, and remove all but the newest two and what is of no use: damaged ones, and unfinished."""
+        """Write a checkpoint, and remove damaged and unfinished ones and all but the newest two."""
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(self.folder)
         path = self.folder / f"{number:08d}.safetensors"
@@ -78,7 +78,7 @@ class Checkpoints:
             path.unlink(missing_ok=True)
 
     def latest(self, tell: Callable[[str], None]) -> Checkpoint | None:
-        """The newest that is undamaged, or None where there never was one; damaged ones are told of."""
+        """The newest undamaged checkpoint, or None if there are no checkpoints; damaged ones are reported."""
         seen: set[Path] = set()
         self._damaged.clear()
         while fresh := [path for path in self._paths() if path not in seen]:
@@ -96,11 +96,11 @@ class Checkpoints:
         return None
 
     def any(self) -> bool:
-        """Whether there is one, good or not."""
+        """Whether there is any checkpoint, damaged or not."""
         return bool(self._paths())
 
     def _paths(self) -> list[Path]:
-        """Newest first."""
+        """The paths of all checkpoints, newest first."""
         if not self.folder.is_dir():
             return []
         found = [path for path in self.folder.iterdir() if NAME.fullmatch(path.name)]

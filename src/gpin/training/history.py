@@ -1,4 +1,4 @@
-"""What happened in training, epoch by epoch, and the files that tell of it."""
+"""The history of training, epoch by epoch, and the files it is written to."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -26,10 +26,10 @@ class Epoch:
 
 @dataclass
 class History:
-    """What happened, epoch by epoch.
+    """The history of training, epoch by epoch.
 
     Attributes:
-        epochs: The result of each.
+        epochs: The result of each epoch.
         best: The epoch (from 1) whose weights the model has now.
         stopped: Whether `on_epoch` ended training early.
     """
@@ -50,26 +50,26 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """All epochs together."""
+        """The duration of all epochs together."""
         return sum(epoch.seconds for epoch in self.epochs)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One mapping an epoch, ready for a table."""
+        """One mapping per epoch, ready for a table."""
         return [{"epoch": number, **asdict(epoch)} for number, epoch in enumerate(self.epochs, start=1)]
 
     def record(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """The history as a mapping, ready for JSON."""
         epochs = [asdict(epoch) for epoch in self.epochs]
         return {"best": self.best, "stopped": self.stopped, "epochs": epochs}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "History":
-        """What `record` gave."""
+        """The history that `record` describes."""
         return cls([Epoch(**epoch) for epoch in record["epochs"]], record["best"], record.get("stopped", False))
 
 
 class Metrics:
-    """`metrics.jsonl`, a line an epoch as training goes on; `metrics.parquet` at its end; TensorBoard on request."""
+    """Writes `metrics.jsonl`, one line per epoch; `metrics.parquet` at the end; and TensorBoard events on request."""
 
     def __init__(self, folder: Path, history: History, tensorboard: bool = False) -> None:
         self.folder = folder
@@ -109,13 +109,13 @@ class Metrics:
 
 
 def _write_changed(path: Path, content: bytes) -> None:
-    """Write a file unless it is there already: a finished run may lie where nothing can be written."""
+    """Write a file unless it has this content: a finished run may be in a read-only folder."""
     if not path.is_file() or path.read_bytes() != content:
         write_whole(path, content)
 
 
 def _tensorboard(folder: Path, done: int) -> Callable[[], Any]:
-    """What makes a writer of events after so many epochs; whether there can be one is said now."""
+    """A function that makes an event writer after so many epochs; raises now if TensorBoard is missing."""
     with extra("tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
     return partial(SummaryWriter, str(folder), purge_step=done + 1)

@@ -1,4 +1,4 @@
-"""Ctrl-C and termination, noticed between two steps, so that nothing is left half done."""
+"""Handle Ctrl-C and termination between two steps, so that no step is left unfinished."""
 
 import signal
 import threading
@@ -11,11 +11,11 @@ __all__ = ["interruptible"]
 
 @contextmanager
 def interruptible(active: bool = True, alone: bool = True) -> Iterator[Callable[[], bool]]:
-    """Inside, the first SIGINT or SIGTERM is only remembered; yields what asks whether there was one.
+    """Within the context, the first SIGINT or SIGTERM is only noted; yields a function that says whether there was one.
 
-    A second one interrupts at once. Elsewhere than in the main thread signals are left alone, and so is one that is
-    ignored, as in a shell's background. One of several processes (not `alone`) dies of SIGTERM at once: it may be
-    waiting for another that is dead.
+    A second one interrupts at once. Outside the main thread signals are not handled, nor is a signal that the process
+    ignores, as in a shell's background. With several processes (not `alone`) SIGTERM terminates at once, because the
+    process may be waiting for another one that has died.
     """
     asked = False
 

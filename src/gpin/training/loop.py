@@ -66,7 +66,7 @@ def fit(
         x_val: Likewise; without it a tenth of the training data is held out, at random.
         epochs: Passes through the training data.
         batch_size: Instances per step, over all processes.
-        learning_rate: Adam's, at the start.
+        learning_rate: The learning rate of Adam at the start.
         schedule: "constant", as in the paper, or "cosine": down to zero along half a wave.
         clip_norm: Scale gradients down to this norm where they exceed it.
         ema: Decay of an exponential moving average of the weights, such as 0.999, which then takes their place in
@@ -78,7 +78,7 @@ def fit(
         dtype: The precision to train in, torch.float32 or torch.float64; by default the model's.
         folder: Keep checkpoints and metrics here. The same call again goes on where it was stopped or killed, to
             the same bits, and returns at once where it had finished. Another model's run is refused.
-        checkpoint_seconds: How often to write a checkpoint; so much is lost at most.
+        checkpoint_seconds: How often to write a checkpoint; at most this much work is lost.
         tensorboard: Write events for TensorBoard into the folder (an extra).
         progress: Show a progress bar; by default where there is a terminal.
         on_epoch: Called after each epoch with its number, from 1, and its result. Where it returns False, or raises
@@ -146,7 +146,7 @@ def _run(
     progress: bool | None,
     on_epoch: OnEpoch | None,
 ) -> None:
-    """Train on, and tell everyone who wants to know."""
+    """Train to the end, and report to the progress bar, the folder and the user's function."""
     first = trainer.processes.first
     if store is not None:
         store.begin(trainer, tensorboard)
@@ -211,9 +211,9 @@ class _Store:
         return saved
 
     def begin(self, trainer: Trainer, tensorboard: bool) -> None:
-        """Before the first step: better to fail now than after an hour, if the folder cannot be written to.
+        """Write to the folder before the first step, so that a folder that is not writable fails now.
 
-        Of a finished run, the metrics are only mended.
+        For a finished run, only missing or damaged metrics are written again.
         """
         if not self.processes.first:
             return
@@ -258,7 +258,7 @@ class _Store:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """What keeps the folder from being written to becomes a sentence."""
+        """Turn errors of writing to the folder into one sentence."""
         try:
             yield
         except OSError as error:
@@ -270,10 +270,10 @@ class _Store:
 
 
 def _about(vae: VAE, training: Batches, validation: Batches, config: TrainingConfig) -> str:
-    """What a run is of: model, options and data.
+    """The identity of a run: a hash of model, options and data.
 
-    A model that a config describes whole is told by that; one with modules of the user's own, or with parameters that
-    are not trained, by all that its modules hold.
+    A model that its config describes completely is identified by that config; one with modules of the user's own, or
+    with frozen parameters, by everything that its modules hold.
     """
     model = None if vae.config is None else vae.config.model_dump(mode="json")
     described = vae.config is not None and not vae.config.own and all(p.requires_grad for p in vae.parameters())

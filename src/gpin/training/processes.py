@@ -1,4 +1,4 @@
-"""One process, or several that `torchrun` has started: who am I, and what do the others have?"""
+"""Training in one process, or in several that `torchrun` has started."""
 
 import os
 from contextlib import AbstractContextManager
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 def _meet(backend: str) -> None:
-    """Let the processes of one attempt find each other, and not the dead of the attempt before.
+    """Let the processes of one attempt find each other, and not those of the attempt before.
 
     Where `torchrun` has a fixed port, its store outlives a restart and still has the addresses of those that were
-    killed; so every attempt gets a name of its own in it. Elsewhere accelerate brings them together.
+    killed; so every attempt gets a name of its own in it. Otherwise accelerate connects them.
     """
     environment = os.environ
     if dist.is_initialized() or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
@@ -57,16 +57,16 @@ class Processes:
 
     @property
     def alone(self) -> bool:
-        """Whether there is but one."""
+        """Whether there is only one process."""
         return self.share.world == 1
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that writes files and speaks to the user."""
+        """Whether this is the process that writes files and prints messages."""
         return self.share.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum of everyone's tensor."""
+        """The sum of a tensor over all processes."""
         if self.alone:
             return tensor
         from accelerate.utils import reduce
@@ -90,7 +90,7 @@ class Processes:
             gradient.copy_(total.view_as(gradient))
 
     def gather(self, value: T) -> list[T]:
-        """What every process has, in the order of their ranks."""
+        """The values of all processes, in the order of their ranks."""
         if self.alone:
             return [value]
         from accelerate.utils import gather_object
@@ -98,7 +98,7 @@ class Processes:
         return gather_object([value])
 
     def synchronise(self, tensors: list[Tensor]) -> None:
-        """Give every process the first one's tensors, so that rounding on unequal machines cannot divide them."""
+        """Copy the first process's tensors to all others, because different machines may round differently."""
         if not self.alone:
             from accelerate.utils import broadcast
 
@@ -106,5 +106,5 @@ class Processes:
                 tensor.copy_(broadcast(tensor.detach().clone()))
 
     def part(self, size: int) -> AbstractContextManager[None]:
-        """Inside this context a share of a batch of this size is computed as one process would the whole."""
+        """Within this context, the shares of a batch of this size add up to what one process would compute."""
         return shared(self.share, size, self.sum)

@@ -18,10 +18,10 @@ def progress_bar(
     """A bar over all steps, from those already done; yields what to call after each step and after each epoch.
 
     Arguments:
-        epochs: In all.
-        steps: In an epoch.
-        done: Steps made before.
-        shown: By default where there is a terminal.
+        epochs: The number of epochs.
+        steps: The number of steps per epoch.
+        done: The number of steps already made.
+        shown: Whether to show the bar; by default where there is a terminal.
     """
     console = Console(stderr=True)
     if not (console.is_terminal if shown is None else shown):

@@ -1,4 +1,4 @@
-"""How to train: everything about it that changes the result."""
+"""The options of training that change the result."""
 
 import math
 from typing import Any, Literal
@@ -12,19 +12,19 @@ __all__ = ["TrainingConfig"]
 
 
 class TrainingConfig(Config):
-    """Options of training.
+    """The options of training.
 
     Arguments:
         epochs: Passes through the training data.
-        batch_size: Instances a step, over all processes.
-        learning_rate: Adam's, at the start.
+        batch_size: Instances per step, over all processes.
+        learning_rate: The learning rate of Adam at the start.
         schedule: "constant", as in the paper, or "cosine": down to zero along half a wave.
         clip_norm: Scale gradients down to this norm where they exceed it; none leaves them alone.
         ema: Decay of an exponential moving average of the weights, such as 0.999, which then takes their place in
             validation and in the end; 0 takes the weights themselves.
         patience: Stop after so many epochs without a better validation ELBO; none trains to the end. A method
             that trains in stages is stopped in its last only.
-        seed: Of the order of the data, the held-out part and all noise.
+        seed: The seed of the order of the data, the held-out part and all noise.
     """
 
     model_config = ConfigDict(strict=True)  # "2" is not 2, and True is not 1

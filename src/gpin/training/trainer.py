@@ -1,4 +1,4 @@
-"""Training under way: steps, epochs and stages, and how all of it is caught in a checkpoint and set free again."""
+"""The state of training: steps, epochs and stages, and how it is saved to and restored from a checkpoint."""
 
 import math
 import time
@@ -23,14 +23,14 @@ ADVICE = "the weights are back at the best epoch so far; a smaller learning_rate
 
 
 class Trainer:
-    """A model, its optimiser, and where in the epochs and in the data they stand.
+    """A model, its optimiser, and the position in the epochs and in the data.
 
     Arguments:
-        vae: Prepared, see :meth:`VAE.prepare`.
+        vae: The model, prepared by :meth:`VAE.prepare`.
         training: Batches in an order drawn from a generator.
         validation: Batches in their own order.
-        config: How to train.
-        processes: Who trains.
+        config: The options of training.
+        processes: The processes that train together.
 
     Everything that the rest of training depends on is in :meth:`capture`.
     """
@@ -53,7 +53,7 @@ class Trainer:
         self.total, self.count, self.seconds = 0.0, 0, 0.0
         self.finished = False
 
-    # Going on -------------------------------------------------------------------------------------
+    # Training -------------------------------------------------------------------------------------
 
     def run(
         self, after_step: Callable[[bool], None], after_epoch: Callable[[], None], asked: Callable[[], bool]
@@ -61,9 +61,9 @@ class Trainer:
         """Train to the end.
 
         Arguments:
-            after_step: Called after each step, with whether someone has asked to stop.
+            after_step: Called after each step, with whether training was asked to stop.
             after_epoch: Called after each epoch.
-            asked: Asks whether this process shall stop.
+            asked: Says whether this process was asked to stop.
         """
         while not self.finished:
             started = time.perf_counter() - self.seconds
@@ -158,7 +158,7 @@ class Trainer:
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
-        """Inside, the model has the moving average of its weights, where there is one."""
+        """Within the context, the model has the moving average of its weights, if there is one."""
         current = {name: p.detach().clone() for name, p in self.vae.named_parameters()} if self.average else {}
         self._put(self.average)
         try:
@@ -180,7 +180,7 @@ class Trainer:
         self.vae.load_state_dict(self.best)
         self.vae.eval()
 
-    # Stopping and going on again ------------------------------------------------------------------
+    # Saving and restoring ------------------------------------------------------------------
 
     def capture(self) -> Checkpoint:
         """All that the rest of training depends on; once finished, the best weights and the history only."""
@@ -211,7 +211,7 @@ class Trainer:
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Stand where the checkpoint was taken."""
+        """Return to the state in which the checkpoint was taken."""
         record = checkpoint.record
         self.history, self.finished = History.from_record(record["history"]), record["finished"]
         self.best = {name: value.to(self.processes.device) for name, value in checkpoint.part("best").items()}
