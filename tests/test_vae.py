@@ -272,7 +272,7 @@ def test_variances_learn_faster_and_covariances_within_bounds(rate, covariances)
     [
         (torch.full((2, 3), torch.nan), "z must be finite"),
         (np.zeros((2, 3), complex), "z must be real"),
-        (np.ma.masked_array(np.zeros((2, 3)), mask=True), "z must hold numbers everywhere, got a masked array"),
+        (np.ma.masked_array(np.zeros((2, 3)), mask=True), "z must not have missing values, got a masked array"),
         (torch.zeros(2, 4), "z must end in latent_dim=3"),
     ],
 )

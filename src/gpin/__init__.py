@@ -44,7 +44,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when first used, so that `import gpin` does not wait for torch."""
+    """Import a public name on first use, so that `import gpin` does not import torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'gpin' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

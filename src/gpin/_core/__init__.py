@@ -1,1 +1,1 @@
-"""Plumbing: errors, files, configs, checked inputs, seeds, threads, memory and batches shared by processes."""
+"""Internal helpers: errors, files, configs, input checks, seeds, threads, memory, and batches shared by processes."""

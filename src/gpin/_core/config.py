@@ -1,4 +1,4 @@
-"""The base of every config: frozen, JSON in and JSON out, and errors of one sentence."""
+"""The base class of every config: frozen, read from and written to JSON, with one-sentence errors."""
 
 import difflib
 import json
@@ -15,20 +15,26 @@ T = TypeVar("T")
 
 
 def suggest(name: str, known: list[str]) -> str:
-    """A list of the known names, led by the one that was probably meant."""
+    """A hint that lists the known names, preceded by the one that was probably meant."""
     close = difflib.get_close_matches(name, known, n=1)
     return (f"did you mean {close[0]!r}? " if close else "") + "choose from " + ", ".join(sorted(known))
 
 
 def registered(registry: Mapping[str, T], name: Any, what: str) -> T:
-    """The entry of that name, or an error that lists what there is; `what` says of what kind, such as "method"."""
+    """The registry's entry of this name; an unknown name raises InputError with the known ones.
+
+    Arguments:
+        registry: The entries by name.
+        name: The name to look up.
+        what: The kind of entry for the error message, such as "method".
+    """
     if not isinstance(name, str) or name not in registry:
         raise InputError(f"unknown {what} {name!r}: {suggest(str(name), list(registry))}")
     return registry[name]
 
 
 def json_or_text(text: str) -> Any:
-    """A value as a user types it: JSON where it is, else the text itself.
+    """Parse a value that a user typed: as JSON if it is valid JSON, otherwise as plain text.
 
     Example:
         >>> json_or_text("1.5"), json_or_text("gpu")
@@ -41,20 +47,20 @@ def json_or_text(text: str) -> Any:
 
 
 class Config(BaseModel):
-    """A frozen record of options. Unknown options and values out of range are refused."""
+    """A frozen record of options. Unknown options and values out of range raise InputError in `parse`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], what: str) -> Self:
-        """Options checked; `what` names their owner in the error, such as "method 'gp'"."""
+        """Check options and make a config of them; `what` names their owner in errors, such as "method 'gp'"."""
         try:
             return cls(**options)
         except ValidationError as error:
             raise InputError(cls._sentence(error, what)) from None
 
     def changed(self) -> list[str]:
-        """The options that differ from their defaults: what a user asked for."""
+        """The names of the options that differ from their defaults."""
         fields = type(self).model_fields.items()
         return [name for name, field in fields if getattr(self, name) != field.get_default(call_default_factory=True)]
 
@@ -73,7 +79,7 @@ class Config(BaseModel):
 
 
 class MethodConfig(Config):
-    """The options of a method or of a refinement. `presets` are named sets of options, such as the paper's own."""
+    """The options of a method or a refinement. `presets` are named sets of options, such as those of the paper."""
 
     model_config = ConfigDict(strict=True)  # "2" is not 2, and True is not 1
 
@@ -81,7 +87,7 @@ class MethodConfig(Config):
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], what: str) -> Self:
-        """Options checked, after those of the preset they may name."""
+        """As in `Config`; the option `preset` names a preset whose options apply unless they are given."""
         options = dict(options)
         name = options.pop("preset", None)
         if name is not None:
@@ -93,10 +99,10 @@ class MethodConfig(Config):
 
 
 class KindConfig(Config):
-    """The options of one entry of a registry, such as a likelihood; `kind` is the name of that entry."""
+    """The options of one registry entry, such as a likelihood; `kind` is the name of the entry."""
 
     kind: str = "own"
 
     def record(self) -> dict[str, Any]:
-        """The options as they stand in files and in the identity of a run, ready for JSON."""
+        """The options as they are stored in files and hashed for the identity of a run, ready for JSON."""
         return self.model_dump(mode="json")

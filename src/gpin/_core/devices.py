@@ -1,4 +1,4 @@
-"""Where torch computes."""
+"""The device on which torch computes."""
 
 import torch
 
@@ -8,7 +8,7 @@ __all__ = ["device_named"]
 
 
 def device_named(name: str | torch.device | None) -> torch.device:
-    """A device by its name; by default a GPU where there is one.
+    """The device of this name; by default a GPU if there is one.
 
     Example:
         >>> device_named("cpu")
@@ -16,7 +16,7 @@ def device_named(name: str | torch.device | None) -> torch.device:
     """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.zeros(1, device=device).item()  # which a device without numbers, meta, cannot do
+        torch.zeros(1, device=device).item()  # fails on the device "meta", whose tensors have no values
     except (RuntimeError, AssertionError, NotImplementedError, TypeError):
-        raise InputError(f"there is no device {str(name)!r} here: give cpu, cuda, cuda:1, …, or leave it out") from None
+        raise InputError(f"there is no device {str(name)!r} here: use cpu, cuda, cuda:1, …, or leave it out") from None
     return device

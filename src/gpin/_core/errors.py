@@ -1,4 +1,4 @@
-"""The exceptions that gpin raises; every message is one sentence."""
+"""The exceptions that gpin raises, each with a one-sentence message for the user."""
 
 __all__ = [
     "BusyError",
@@ -12,32 +12,32 @@ __all__ = [
 
 
 class InputError(ValueError):
-    """A value from the user that cannot be used; the message names it, what was expected, and what to do.
+    """The user gave an unusable value; the message names the value, what was expected, and what to do.
 
-    An argument that the message names stands in backticks, as `latent_dim` or `scaling=none`: the command line writes
-    it as a flag.
+    Arguments that the message mentions are in backticks, such as `latent_dim` or `scaling=none`; the command line
+    prints them as flags.
     """
 
 
 class BusyError(InputError):
-    """A folder in which another process is training; trying again later may succeed."""
+    """Another process is training in the folder; the same call may succeed later."""
 
 
 class FetchError(InputError):
-    """A download that failed; trying again later may succeed."""
+    """A download failed; the same call may succeed later."""
 
 
 class MissingPackageError(InputError, ImportError):
-    """A package of an optional extra that is not installed; the message names the extra."""
+    """A package of an optional extra is not installed; the message names the extra."""
 
 
 class VersionError(InputError):
-    """A file written by another version of gpin, which this version cannot read and must not overwrite."""
+    """A file was written by another version of gpin; this version cannot read it and must not overwrite it."""
 
 
 class TrainingError(RuntimeError):
-    """Training could not go on; the message names the parameter and the data at fault."""
+    """Training could not continue; the message names the cause, such as the parameter and the data at fault."""
 
 
-class StopTraining(Exception):  # noqa: N818  (it reports no error)
-    """Raised by `on_epoch` to end training after that epoch, with the best weights so far."""
+class StopTraining(Exception):  # noqa: N818  (not an error)
+    """Raise this in `on_epoch` to end training after that epoch, with the best weights so far."""

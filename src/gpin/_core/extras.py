@@ -1,4 +1,4 @@
-"""Packages that gpin can do without: they are imported where they are used, inside `with extra(…)`."""
+"""Optional packages: they are imported where they are used, inside `with extra(…)`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ __all__ = ["extra", "installed_version"]
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Import the packages of an optional extra inside this context; a missing one raises an error that names the extra.
+    """A context in which to import the packages of an optional extra; the error for a missing one names the extra.
 
     Example:
         >>> with extra("plots"):
@@ -31,7 +31,7 @@ def extra(name: str) -> Iterator[None]:
 
 
 def installed_version(package: str) -> str | None:
-    """The version of an installed package, by the name under which pip knows it; None if it is not installed."""
+    """The version of an installed package, given its name on the package index; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

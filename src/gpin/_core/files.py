@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and JSON records with a checksum."""
+"""Files that are written atomically, and JSON records with a checksum."""
 
 import contextlib
 import errno
@@ -25,11 +25,11 @@ __all__ = [
 ]
 
 UNFINISHED = ".part"
-"""The ending of a file that is being written."""
+"""The suffix of a file that is being written."""
 
 
 def as_path(value: Any, what: str = "the folder") -> Path:
-    """A path, or an error that names what was given instead."""
+    """The value as a path; anything but a string or a path raises InputError, in which `what` names the argument."""
     if not isinstance(value, str | os.PathLike):
         raise InputError(f"{what} must be a path, got {value!r}")
     return Path(value)
@@ -37,10 +37,10 @@ def as_path(value: Any, what: str = "the folder") -> Path:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which becomes `path` when all is written, even if the machine loses power on the way.
+    """A file to write to, which becomes `path` only when everything is written, even if the machine loses power.
 
-    If an exception is raised inside, no file is left behind and an existing one stays unchanged. A symbolic link is
-    followed; a pipe or a device is written to directly.
+    If the body of the context raises, no new file appears, and an existing one is unchanged. A symbolic link is
+    kept and its target replaced. A pipe or a device is written to directly.
     """
     place = Path(os.path.realpath(path))
     if place.is_dir():
@@ -49,7 +49,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         with open(place, "wb") as file:
             yield file
         return
-    # No two writers share a name, or one would publish what the other has half written.
+    # Each writer has a temporary name of its own; otherwise one could publish what another has half written.
     beside = place.with_name(f"{place.name}.{uuid.uuid4().hex[:8]}{UNFINISHED}")
     try:
         with open(beside, "wb") as file:
@@ -66,19 +66,19 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all, even if the machine loses power on the way."""
+    """Write a file atomically: it appears complete or not at all, even if the machine loses power."""
     with written_whole(path) as file:
         file.write(content)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove the unfinished files that killed processes left in a folder; nobody else may be writing there."""
+    """Remove the temporary files of killed writers from a folder to which no other process is writing."""
     for path in folder.glob(f"*{UNFINISHED}"):
         path.unlink(missing_ok=True)
 
 
 def check_writable(folder: Path) -> None:
-    """Raise if no file can be created in a folder, so that it is known before the work."""
+    """Raise OSError if no file can be created in a folder, so that work fails before it begins and not at its end."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -87,14 +87,14 @@ def check_writable(folder: Path) -> None:
 
 
 def write_record(path: Path, kind: str, version: int, content: Mapping[str, Any]) -> None:
-    """Write a JSON file that carries its format, its version and a checksum of itself."""
+    """Write a JSON file that contains its format, its version and a checksum of its content."""
     record = {"format": kind, "version": version, **content}
     record["record_sha256"] = checksum(record)
     write_whole(path, json.dumps(record, indent=2, ensure_ascii=False).encode())
 
 
 def read_record(path: Path, kind: str, version: int, what: str) -> dict[str, Any]:
-    """What `write_record` wrote; `what` says in errors what the file should have been, such as "a gpin model"."""
+    """Read a file of `write_record`; `what` names the expected content in errors, such as "a gpin model"."""
     damaged = f"{path} is damaged or was edited by hand"
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -105,10 +105,10 @@ def read_record(path: Path, kind: str, version: int, what: str) -> dict[str, Any
     if record.get("version") != version:
         raise VersionError(f"{path} has format version {record.get('version')!r}; this gpin reads {version}")
     if record.pop("record_sha256", None) != checksum(record):
-        raise InputError(f"{damaged}: its checksum does not fit")
+        raise InputError(f"{damaged}: its checksum does not match")
     return record
 
 
 def checksum(record: Mapping[str, Any]) -> str:
-    """sha256 of a record in canonical form, with keys sorted."""
+    """The sha256 of a record in canonical form, with keys sorted."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

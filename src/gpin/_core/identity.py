@@ -1,4 +1,4 @@
-"""The identity of a module: a hash of all that tells it from another with parameters of the same shapes."""
+"""The identity of a module: a hash that distinguishes it from others with parameters of the same shapes."""
 
 import functools
 import hashlib
@@ -18,29 +18,29 @@ from gpin._core.errors import InputError
 __all__ = ["fingerprint"]
 
 LIBRARIES = ("torch", "numpy", "gpin", "builtins", "abc", "typing", "pydantic")
-"""Packages whose classes and functions are told by their names; all others by their code."""
+"""Packages whose classes and functions are identified by name; all others are identified by their code."""
 
 TORCHS = frozenset(vars(nn.Module()))
-"""Attributes of every module that torch keeps for itself: parameters, buffers and hooks among them, and the mode."""
+"""The attributes that torch itself manages in every module, such as parameters, buffers, hooks and the mode."""
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.memory_format)
 
 
 def fingerprint(module: nn.Module) -> str:
-    """The sha256 of a module's identity, or an error that names what cannot be described.
+    """The sha256 of a module's identity; an attribute that cannot be described raises InputError.
 
-    It covers the classes of all modules in it with their code, their attributes, all buffers, the values of frozen
-    parameters (`requires_grad=False`), and the names, types and shapes of the others: their values are those of a
-    network before training, and another draw of them is the same model.
+    The hash covers the classes of the module and its submodules with their code, their attributes, all buffers, the
+    values of frozen parameters (`requires_grad=False`), and the names, types and shapes of trainable parameters. The
+    values of trainable parameters do not count: another random initialisation is the same model.
     """
     return hashlib.sha256(repr(_Description().module(module, "")).encode()).hexdigest()
 
 
 class _Description:
-    """Describes objects as nested tuples of text that are the same in every process; each object once."""
+    """Describes objects as nested tuples of text that are the same in every process; each object only once."""
 
     def __init__(self) -> None:
-        # The objects are kept, so that no other can get the id of one that is gone.
+        # The objects are kept alive, so that no new object can reuse the id of a deleted one.
         self.seen: dict[int, tuple[int, Any]] = {}
 
     def module(self, module: nn.Module, where: str) -> Any:
@@ -62,14 +62,15 @@ class _Description:
         return str(tensor.dtype), tuple(tensor.shape), _checksum(tensor)
 
     def value(self, value: Any, where: str) -> Any:
-        """Any object, described by its contents."""
+        """Describe any object by its content; an object of unknown state raises InputError."""
         if isinstance(value, Enum):
             return type(value).__qualname__, value.name
         if isinstance(value, (*PLAIN, PurePath)):
             return type(value).__name__, repr(value)
         if isinstance(value, np.generic):
             return type(value).__name__, repr(value.item())
-        # Python may share constant tuples between functions, depending on how their code was loaded.
+        # These come before the check for objects already seen: whether Python shares constants between functions
+        # depends on how their code was loaded.
         if isinstance(value, tuple):
             return type(value).__name__, [self.value(item, where) for item in value]
         if isinstance(value, frozenset):
@@ -105,12 +106,12 @@ class _Description:
             own = sorted(vars(value).items())
             return self.type(type(value), where), [(key, self.value(item, f"{where}.{key}")) for key, item in own]
         raise InputError(
-            f"this model cannot be told from others of its kind: {where} is a {type(value).__name__}, whose state is "
-            "unknown; name the run with identity=, or train without a folder"
+            f"this model cannot be identified: {where} is a {type(value).__name__}, whose state is unknown; name the "
+            "run with identity=, or train without a folder"
         )
 
     def type(self, kind: type, where: str) -> Any:
-        """A class, described by its name and, unless it belongs to a library, by its code and its bases."""
+        """Describe a class by its name and, outside `LIBRARIES`, by its code and that of its bases."""
         named = (kind.__module__, kind.__qualname__)
         if _of_library(kind) or id(kind) in self.seen:
             return named
@@ -125,12 +126,12 @@ class _Description:
         return (*named, members, [self.type(base, where) for base in kind.__bases__])
 
     def function(self, function: types.FunctionType, where: str) -> Any:
-        """A function, described by its name and, unless it belongs to a library, by its code, defaults and closure."""
+        """Describe a function by its name and, outside `LIBRARIES`, by its code, defaults and closure."""
         function = inspect.unwrap(function)
         named = (function.__module__, function.__qualname__)
         if _of_library(function):
             return named
-        # An empty cell belongs to a class that is still being made; `__class__` is what `super()` refers to.
+        # The cell `__class__`, which `super()` uses, is empty while the class is being created.
         names = function.__code__.co_freevars
         cells = zip(names, function.__closure__ or (), strict=True)
         enclosed = [self.value(cell.cell_contents, where) for name, cell in cells if name != "__class__"]
@@ -138,7 +139,7 @@ class _Description:
         return function.__qualname__, self.code(function.__code__, function.__doc__, where), defaults, enclosed
 
     def code(self, code: types.CodeType, doc: str | None, where: str) -> Any:
-        """The instructions, names and constants of a function, without line numbers and docstring."""
+        """Describe code by its instructions, names and constants, without line numbers and the docstring."""
         constants = [
             self.code(constant, None, where) if isinstance(constant, types.CodeType) else self.value(constant, where)
             for constant in code.co_consts

@@ -1,4 +1,4 @@
-"""Checks and conversions of what users pass: numbers, precisions and arrays."""
+"""Checks and conversions of the numbers and arrays that users pass."""
 
 import operator
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["as_dtype", "as_tensor", "check_seed", "positive_number", "whole_numb
 
 
 def whole_number(value: Any, name: str, least: int = 1) -> int:
-    """A whole number of at least `least`, of any integer type, or an error that names it.
+    """The value, of any integer type, as an int; anything but a whole number of at least `least` raises InputError.
 
     Example:
         >>> whole_number(np.int64(3), "samples")
@@ -29,21 +29,21 @@ def whole_number(value: Any, name: str, least: int = 1) -> int:
 
 
 def positive_number(value: Any, name: str) -> float:
-    """A finite number above zero, or an error that names it."""
+    """The value as a float; anything but a finite number above zero raises InputError."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < float("inf"):
         raise InputError(f"{name} must be a positive number, got {value!r}")
     return float(value)
 
 
 def check_seed(value: Any) -> int:
-    """A seed that torch accepts, small enough for one more seed per batch to be derived from it."""
+    """The value as a seed for torch, small enough that each batch can have its own; otherwise raises InputError."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < 2**62:
         raise InputError(f"seed must be a whole number between 0 and 2⁶² − 1, got {value!r}")
     return int(value)
 
 
 def as_dtype(value: Any) -> torch.dtype | None:
-    """A precision in which models compute, or an error that names what was given instead; None stays None."""
+    """The value, such as "float64", as a dtype in which models can compute, or None; otherwise raises InputError."""
     known = {"float32": torch.float32, "float64": torch.float64}
     chosen = known.get(value) if isinstance(value, str) else value
     if value is not None and chosen not in known.values():
@@ -52,9 +52,12 @@ def as_dtype(value: Any) -> torch.dtype | None:
 
 
 def as_tensor(data: Any, name: str) -> Tensor:
-    """A tensor, or an array of numbers as one (of any layout and byte order), or an error that names it."""
+    """The data as a tensor; anything but a tensor or an array of real numbers raises InputError.
+
+    Arrays may have any memory layout and byte order.
+    """
     if isinstance(data, np.ma.MaskedArray):
-        raise InputError(f"{name} must hold numbers everywhere, got a masked array: fill or drop what is masked")
+        raise InputError(f"{name} must not have missing values, got a masked array: fill or drop the masked values")
     if isinstance(data, np.ndarray):
         if data.dtype == object or not (np.issubdtype(data.dtype, np.number) or data.dtype == bool):
             raise InputError(f"{name} must hold numbers, got an array of dtype {data.dtype}")

@@ -1,4 +1,4 @@
-"""What the library has to say while it works."""
+"""Messages that the library shows to the user while it works."""
 
 import sys
 from collections.abc import Callable
@@ -6,13 +6,13 @@ from collections.abc import Callable
 __all__ = ["Tell", "silent", "to_stderr"]
 
 Tell = Callable[[str], None]
-"""Called with each sentence that the user should read, such as that a file is damaged."""
+"""Called with each message for the user, one sentence, such as a warning about a damaged file."""
 
 
 def to_stderr(sentence: str) -> None:
-    """Print a sentence on stderr."""
+    """Print a message on stderr."""
     print(f"gpin: {sentence}", file=sys.stderr)
 
 
 def silent(sentence: str) -> None:
-    """Print nothing."""
+    """Ignore a message."""

@@ -10,7 +10,7 @@ __all__ = ["seeded"]
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Inside, torch draws from `seed` on every device; afterwards its generators are as before."""
+    """Within the context, torch's generators on all devices start from `seed`; afterwards their states are restored."""
     with torch.random.fork_rng(devices=list(range(torch.cuda.device_count()))):
         torch.manual_seed(seed)
         yield

@@ -1,8 +1,8 @@
-"""One batch shared by several processes: the same numbers as if one process had it all.
+"""Batches shared by several processes, with the same results as in one process.
 
-Each process computes some instances of every batch. For the result not to depend on how many processes there
-are, an instance must get the same noise wherever it is computed, and what is averaged over a batch must be
-averaged over the whole of it.
+Each process computes some instances of every batch. For the result not to depend on the number of processes, an
+instance must get the same noise in whichever process it is computed, and batch averages must be taken over the whole
+batch.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,13 +24,13 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of every batch a process computes: the `rank`-th of `world` nearly equal ones."""
+    """The part of every batch that a process computes: the `rank`-th of `world` nearly equal parts, from 0."""
 
     rank: int = 0
     world: int = 1
 
     def bounds(self, size: int) -> tuple[int, int]:
-        """First and last (exclusive) position in a batch of this size.
+        """The first and last (exclusive) position of the part in a batch of this size.
 
         Example:
             >>> [Share(rank, 2).bounds(5) for rank in (0, 1)]
@@ -39,7 +39,7 @@ class Share:
         return size * self.rank // self.world, size * (self.rank + 1) // self.world
 
     def of(self, items: Tensor) -> Tensor:
-        """The part of a batch's items; where it is empty, the first item, which then has weight zero."""
+        """The part of a batch; for an empty part, the first item of the batch, which then has weight zero."""
         start, stop = self.bounds(len(items))
         return items[start:stop] if stop > start else items[:1]
 
@@ -48,19 +48,19 @@ _sum: ContextVar[Callable[[Tensor], Tensor] | None] = ContextVar("sum over the p
 
 
 def batch_sum(value: Tensor) -> Tensor:
-    """A sum over the instances at hand, as the sum over the whole batch, wherever the others are computed."""
+    """The sum over the whole batch, given the sum over the instances that this process computes."""
     over_processes = _sum.get()
     return value if over_processes is None else over_processes(value)
 
 
 @contextmanager
 def shared(share: Share, size: int, over_processes: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Inside, a part of a batch is computed so that the whole comes out as from one process.
+    """Within the context, the parts of a batch are computed so that together they equal the result of one process.
 
     Arguments:
-        share: The part.
-        size: Instances in the whole batch.
-        over_processes: Sums a tensor over the processes.
+        share: The part that this process computes.
+        size: The number of instances in the whole batch.
+        over_processes: A function that sums a tensor over the processes.
     """
     if share.world == 1:
         yield
@@ -75,9 +75,9 @@ def shared(share: Share, size: int, over_processes: Callable[[Tensor], Tensor]) 
 
 
 class _WholeNoise(TorchDispatchMode):
-    """Draws the noise of the whole batch and keeps the rows that this process computes.
+    """Draws noise for all rows of a batch and keeps the rows from `start` to `stop`.
 
-    All noise in an objective has the shape `(..., batch, d)`: noise of any other shape is refused.
+    All noise in an objective must have shape `(..., batch, d)`; any other shape raises InputError.
     """
 
     def __init__(self, start: int, stop: int, size: int) -> None:
@@ -104,7 +104,7 @@ class _WholeNoise(TorchDispatchMode):
     def _whole(self, shape: Any) -> list[int]:
         if len(shape) < 2 or shape[-2] != self.stop - self.start:
             raise InputError(
-                f"noise of shape {tuple(shape)} cannot be shared by several processes: it should be (..., batch, d)"
+                f"noise of shape {tuple(shape)} cannot be shared by several processes: it must be (..., batch, d)"
             )
         return [*shape[:-2], self.size, shape[-1]]
 

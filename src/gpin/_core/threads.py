@@ -1,4 +1,4 @@
-"""How many threads torch computes with, for a while."""
+"""The number of threads that torch uses."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ __all__ = ["threads"]
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Inside, torch computes with `count` threads; afterwards with as many as before."""
+    """Within the context, torch uses `count` threads; afterwards the previous number is restored."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
