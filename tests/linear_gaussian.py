@@ -59,10 +59,9 @@ class LinearGaussian:
                 vae.decoder.bias.copy_(self.offset)
         return vae
 
-    def trained(self, method: str, batch_size: int = 128, **options) -> gpin.VAE:
+    def trained(self, method: str, **options) -> gpin.VAE:
         """A VAE trained on 6,000 draws, decoder and variance included."""
         vae, x_train, x_val = self.vae(method, **options), self.sample(6000), self.sample(500)
         for epochs, learning_rate in ((14, 1e-2), (10, 1e-3)):
-            settings = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
-            gpin.fit(vae, x_train, x_val, **settings, progress=False)
+            gpin.fit(vae, x_train, x_val, epochs=epochs, learning_rate=learning_rate, progress=False)
         return vae

@@ -514,8 +514,7 @@ def test_refinement_steps_out_of_range_are_refused(steps, said):
 def test_training_reaches_the_exact_log_likelihood(method, options):
     """To 1 %, as do `vae` and `gp` in test_gp.py to 0.5 %."""
     truth = LinearGaussian.random(size=16, variance=0.3)
-    batch_size = 256 if method == "vlae" else 128  # its steps are by far the slowest, and it needs fewer of them
-    vae, x_test = truth.trained(method, batch_size, **options), truth.sample(1000)
+    vae, x_test = truth.trained(method, **options), truth.sample(1000)
     exact = truth.log_prob(x_test).mean().item()
     estimate = vae.log_likelihood(x_test, samples=100)
     assert estimate.mean == pytest.approx(exact, rel=0.01)
