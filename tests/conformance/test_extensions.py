@@ -15,6 +15,8 @@ import gpin
 from gpin.cli import main
 from gpin.distributions import DiagonalNormal
 from gpin.evaluation.timing import inference_times
+from gpin.experiments import PROTOCOLS, Study
+from gpin.experiments.execution.jobs import Scoring
 from gpin.export import export
 from gpin.inference import METHODS, InferenceModel, MethodConfig, Uncertainty
 from gpin.likelihoods import LIKELIHOODS, Likelihood, LikelihoodConfig
@@ -288,3 +290,11 @@ def test_gpin_methods_says_what_a_method_can_do(capsys):
         "closed_form_kl": True,
         "export_refusal": "it is a toy",
     }
+
+
+def test_an_experiment_has_the_method_as_a_row_of_its_table(tmp_path):
+    few = {"epochs": 1, "limit": 100, "validation_limit": 50, "splits": 1}
+    protocol = PROTOCOLS["desk"].model_copy(update={**few, "scoring": Scoring(samples=25, instances=10)})
+    study = Study("digits", protocol, tmp_path, rows=["vae", "toy"], latent_dim=2)
+    assert study.run("serial").failed == {}
+    assert [row[0] for row in study.tables()[0].rows] == ["VAE", ToyEncoder.label]

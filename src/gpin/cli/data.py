@@ -1,4 +1,4 @@
-"""`gpin data`: the benchmark sets; where they are looked for, their download, and whether they are right."""
+"""`gpin data`: list, download and check the benchmark sets."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,26 +18,16 @@ app.command(data)
 
 @data.command(name="list", help_epilogue="Example: `gpin data list --json`")
 def list_(*, json: Annotated[bool, Flag] = False) -> None:
-    """The benchmark sets, and whether they are there.
+    """List the benchmark sets, and whether they are at hand.
 
     Parameters
     ----------
     json
         Print them as JSON.
     """
-    from gpin.data import BENCHMARKS, data_folder
-    from gpin.data.fetch import FILES, where
+    from gpin.data import data_folder, list_benchmarks
 
-    records = [
-        {
-            "name": name,
-            "title": benchmark.title,
-            "shape": list(benchmark.shape),
-            "where": where(name),
-            "fetchable": name in FILES and all(file.urls or file.archive for file in FILES[name]),
-        }
-        for name, benchmark in BENCHMARKS.items()
-    ]
+    records = list_benchmarks()
     if json:
         print_json({"folder": str(data_folder()), "sets": records})
     else:
@@ -76,7 +66,7 @@ def fetch(name: str, /, *, json: Annotated[bool, Flag] = False) -> None:
     Parameters
     ----------
     name
-        Of the set, see `gpin data list`.
+        The name of the set, see `gpin data list`.
     json
         Print where it is as JSON.
     """
@@ -91,52 +81,24 @@ def fetch(name: str, /, *, json: Annotated[bool, Flag] = False) -> None:
 
 @data.command(help_epilogue="Example: `gpin data check mnist`")
 def check(name: str, /, *, json: Annotated[bool, Flag] = False) -> None:
-    """Whether a benchmark set is there and right: counts, shape and checksums.
+    """Check the counts, shape and checksums of a benchmark set.
 
     Parameters
     ----------
     name
-        Of the set, see `gpin data list`.
+        The name of the set, see `gpin data list`.
     json
         Print what was found as JSON.
     """
-    from gpin.data import BENCHMARKS, load_benchmark
-    from gpin.data.fetch import FILES, where
-    from gpin.data.fetch import check as check_files
+    from gpin.data import check_benchmark
 
-    place = where(name)
-    files = [
-        {
-            "file": str(found.path),
-            "found": found.found,
-            "bytes": found.size,
-            "sha256": found.sha256,
-            "original": found.right,
-        }
-        for found in (check_files(name) if name in FILES else [])
-    ]
-    record: dict[str, Any] = {"name": name, "where": place, "files": files}
-    if place is not None or name not in FILES:
-        images = load_benchmark(name)
-        record |= {
-            "shape": list(images.train.shape[1:]),
-            "train": len(images.train),
-            "test": None if images.test is None else len(images.test),
-        }
+    record = check_benchmark(name)
     if json:
         print_json(record)
     else:
         _show_check(record)
-    wrong = [file["file"] for file in files if file["original"] is False]
-    if wrong:
-        raise CheckError(f"{name}: {wrong[0]} is not the original file: its checksum differs")
-    if place is None:
-        raise CheckError(f"{name} is not there: gpin data fetch {name} gets it, or says how")
-    for part, count in zip(("train", "test"), BENCHMARKS[name].counts, strict=True):
-        if record[part] != count:
-            raise CheckError(
-                f"{name} is not whole: {record[part] or 0:,} images in its {part} part, not {count or 0:,}"
-            )
+    if record["problem"] is not None:
+        raise CheckError(record["problem"])
 
 
 def _show_check(record: dict[str, Any]) -> None:

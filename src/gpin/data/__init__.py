@@ -3,6 +3,7 @@
 from gpin.data.batches import Batches, hold_out
 from gpin.data.benchmarks import BENCHMARKS, Benchmark, Images, data_folder, load_benchmark
 from gpin.data.fetch import FILES, FileCheck, RemoteFile, check, fetch, where
+from gpin.data.inventory import check_benchmark, list_benchmarks
 from gpin.data.scaling import Scaling, check_values, choose_scaling
 from gpin.data.sets import DataConfig, DataSet, Rows, as_model_data, split_and_scale
 from gpin.data.sources import FORMATS, Format, Source, SourceConfig, applicable_options, open_source
@@ -29,11 +30,13 @@ __all__ = [
     "applicable_options",
     "as_model_data",
     "check",
+    "check_benchmark",
     "check_values",
     "choose_scaling",
     "data_folder",
     "fetch",
     "hold_out",
+    "list_benchmarks",
     "load_benchmark",
     "open_source",
     "split",
