@@ -102,8 +102,8 @@ def _scores(
     notes = [
         f"Test log-likelihood in nats, importance-weighted with K = {protocol.scoring.samples} samples, mean ± "
         f"standard deviation over {runs} {'run' if runs == 1 else 'runs'}{best}. Encoder: proposals of the method's "
-        "own encoder. Refined: proposals fitted to each instance, the same way for all, so that it is the model that "
-        "is scored (they start from the encoder's mean, and end where a step gains less than 0.1 nats).",
+        "own encoder. Refined: proposals fitted to each instance in the same way for all methods, so that the score is "
+        "one of the model (the fit starts from the encoder's mean and ends when a step gains less than 0.1 nats).",
         *([MARKED + few] if marks else []),
         *_collapsed(variants),
         *_cautions(results, data),
@@ -115,10 +115,10 @@ def _scores(
 
 
 MARKED = (
-    "Red (bold): the best; blue (italic): not told from it by Welch's t-test at 1 %. Ablations, and rows that lack "
-    "runs, are not compared."
+    "Red (bold): the best. Blue (italic): not significantly different from the best by Welch's t-test at 1 %. "
+    "Ablations and rows that lack runs are not compared."
 )
-FEW_RUNS = " From so few runs that test tells little apart: the paired differences tell more."
+FEW_RUNS = " With so few runs this test finds few differences; the paired differences below are more informative."
 
 
 def _collapsed(variants: Sequence[VariantResult]) -> list[str]:
@@ -127,7 +127,7 @@ def _collapsed(variants: Sequence[VariantResult]) -> list[str]:
         if variant.collapsed:
             splits = f"split{'s' if len(variant.collapsed) > 1 else ''} {', '.join(map(str, variant.collapsed))}"
             found.append(f"{variant_named(variant.row).title} on {splits}")
-    why = "all samples of a proposal count alike, so the decoder takes no notice of the code"
+    why = "all samples of a proposal have equal weight, so the decoder ignores the code"
     return [f"Collapsed trainings ({why}): {'; '.join(found)}."] if found else []
 
 
@@ -138,7 +138,7 @@ def _cautions(results: Results, data: str) -> list[str]:
         found.append(f"The runs on {data} did not all have the same images: their fingerprints differ.")
     if data in BENCHMARKS and BENCHMARKS[data].counts[1] is None:
         found.append(
-            "The test part changes with the split: the deviations over runs contain that, the differences do not."
+            "The test part changes with the split: this adds to the deviations over runs, but not to the differences."
         )
     return found
 
@@ -152,10 +152,8 @@ def _sizes(results: Results, data: str) -> list[str]:
 def _about_paper(protocol: Protocol, known: bool) -> list[str]:
     if not known:
         return []
-    same = protocol.name == "paper"
-    return [
-        "Paper: its own numbers" + ("." if same else ", from 2000 epochs on all images: not to be compared with ours.")
-    ]
+    other = "" if protocol.name == "paper" else ", after 2000 epochs on all images: they are not comparable with ours"
+    return [f"Paper: its own numbers{other}."]
 
 
 def _otherwise_in_the_supplement(variants: Sequence[VariantResult], data: str, dim: int) -> list[str]:
@@ -192,7 +190,7 @@ def _differences(title: str, variants: Sequence[VariantResult]) -> ResultTable:
     notes = [
         f"Paired differences on the same {' or '.join(f'{count:,}' for count in counts)} test instances and splits, "
         "nats. Instances: the 95 % interval over test instances, for these trainings. Trainings: the 95 % interval "
-        "over splits, of which there are few; behind it, in how many of them the method is ahead.",
+        "over splits, of which there are few, followed by the number of splits in which the method is ahead.",
     ]
     return ResultTable(f"{title}: ahead of the VAE", head, rows, notes=notes)
 
@@ -315,10 +313,11 @@ def time_tables(experiment: Experiment, found: Mapping[str, Any]) -> list[Result
             for row, own in rows.items()
         ]
         notes = [
-            f"To encode a batch of {BATCH} and draw one z for every instance: mean of {REPEATS} passes over "
-            f"{column['images']:,} images, and the median and range of its ratio to the VAE's before and after. Random "
-            f"weights and images; {found['threads']} of the machine's cores, load average {found['load']:.1f} "
-            "before. The paper's were measured on a GPU. Line searches of SA take longer in a trained model.",
+            f"The time to encode a batch of {BATCH} and draw one z for every instance: the mean of {REPEATS} passes "
+            f"over {column['images']:,} images, and the median and range of the ratio to the VAE's time before and "
+            f"after. Weights and images are random. Threads: {found['threads']}; load average before: "
+            f"{found['load']:.1f}. The paper's times were measured on a GPU. Line searches of SA take longer in a "
+            "trained model.",
         ]
         head = ["", "ms", "× VAE", "range", "paper, ms", "paper, × VAE"]
         dense = ", dense decoder" if experiment.decoder == "dense" else ""
