@@ -35,7 +35,7 @@ def test_pairs_stand_below_each_other():
     assert grid.shape == (4, 6, 4)
     assert (grid[:2, :, 0] == 0).all()
     assert (grid[2:, :, 0] == 255).all()
-    with pytest.raises(InputError, match="equally long"):
+    with pytest.raises(InputError, match="the same number of images"):
         pairs(first, second[:2])
 
 

@@ -33,7 +33,7 @@ def test_a_correlation_claims_no_more_than_it_shows(rho, stderr, words):
 def test_estimates_are_believed_as_far_as_they_can_be():
     assert "can be trusted" in caution(0.0, 0.09, "rows")
     assert "up to 50% of the rows with the encoder’s proposals, and 9% with refined" in caution(0.5, 0.09, "rows")
-    assert "take at least 25" in caution(math.nan, math.nan, "rows")
+    assert "use at least 25" in caution(math.nan, math.nan, "rows")
 
 
 def test_a_record_without_nan_is_json():

@@ -105,7 +105,7 @@ def test_a_table_reads_as_one():
 
 
 def test_a_ragged_table_is_refused():
-    with pytest.raises(ValueError, match="a row of 1 cells in a table of 2 columns"):
+    with pytest.raises(ValueError, match="a row has 1 cells in a table of 2 columns"):
         Table(["a", "b"], [["1"]])
 
 

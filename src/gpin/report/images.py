@@ -1,4 +1,4 @@
-"""Images as pixels: grids and pairs of images, and PNG files of them.
+"""Images as pixels: grids and pairs of images, and their encoding as PNG files.
 
 Images are arrays `(count, channels, height, width)` with values in [0, 1] (values outside are clipped), with one
 channel for grey or three for colour.
@@ -37,12 +37,12 @@ def image_grid(images: Any, columns: int, gap: int = 1) -> np.ndarray:
 def pairs(*rows: Any, gap: int = 1) -> np.ndarray:
     """Rows of images that belong together column by column, such as x and its reconstructions: RGBA pixels."""
     if len({len(row) for row in rows}) != 1:
-        raise InputError(f"rows of pairs must be equally long, got {[len(row) for row in rows]}")
+        raise InputError(f"the rows must have the same number of images, got {[len(row) for row in rows]}")
     return image_grid(np.concatenate([np.asarray(row) for row in rows]), columns=len(rows[0]), gap=gap)
 
 
 def image_png(pixels: np.ndarray, scale: int = 1) -> bytes:
-    """RGBA pixels as a PNG file, each drawn as a square of scale × scale."""
+    """RGBA pixels as a PNG file, with each pixel drawn as a square of scale × scale."""
     buffer = io.BytesIO()
     large = pixels.repeat(scale, 0).repeat(scale, 1)
     Image.fromarray(large).save(buffer, format="png")

@@ -1,4 +1,4 @@
-"""Numbers over instances with their standard errors, and how to say them."""
+"""Statistics over instances with their standard errors, and their wording."""
 
 import math
 from dataclasses import dataclass
@@ -10,25 +10,25 @@ __all__ = ["Correlation", "caution", "number", "plus_minus", "without_nan"]
 
 
 def caution(encoder: float, refined: float, noun: str) -> str:
-    """How far to believe log-likelihoods, by the shares of instances with k̂ > 0.7 for both kinds of proposals.
+    """How far to trust log-likelihoods, given the share of instances with k̂ > 0.7 for each kind of proposal.
 
     Example:
         >>> caution(0.02, 0.01, "digits")
         'k̂ is below 0.7 for nearly all digits, so the estimates can be trusted.'
     """
     if math.isnan(encoder + refined):
-        return "From so few samples k̂ cannot be found: take at least 25 to know how far to believe the estimates."
+        return "k̂ cannot be computed from so few samples: use at least 25 to see how far the estimates can be trusted."
     if encoder < 0.1 and refined < 0.1:
         return f"k̂ is below 0.7 for nearly all {noun}, so the estimates can be trusted."
     return (
         f"k̂ exceeds 0.7 for up to {100 * encoder:.0f}% of the {noun} with the encoder’s proposals, and "
-        f"{100 * refined:.0f}% with refined ones. There the estimates are lower bounds: the first reflect how well an "
-        "encoder proposes as much as how good its model is, the second much more the model alone."
+        f"{100 * refined:.0f}% with refined ones. There the estimates are lower bounds: with the encoder’s proposals "
+        "they reflect the encoder as much as the model, with refined ones mainly the model."
     )
 
 
 def without_nan(value: Any) -> Any:
-    """A record with None for numbers that JSON does not have.
+    """A record with None in place of the numbers that JSON cannot represent.
 
     Example:
         >>> without_nan({"a": [1.0, math.nan, math.inf], "b": "text", "c": (1, math.nan)})
@@ -42,7 +42,7 @@ def without_nan(value: Any) -> Any:
 
 
 def plus_minus(mean: float, stderr: float, digits: int = 2) -> str:
-    """Both as text, with a true minus sign; an error that is not known is left out.
+    """A mean and its standard error as text, with a true minus sign; an unknown error is left out.
 
     Example:
         >>> plus_minus(-1.0, 0.25), plus_minus(-1.0, math.nan)
@@ -53,7 +53,7 @@ def plus_minus(mean: float, stderr: float, digits: int = 2) -> str:
 
 
 def number(value: float, spread: float) -> str:
-    """A number of a column as text, to a hundredth of the column's standard deviation or finer.
+    """A number as text, at a precision of a hundredth of `spread`, the standard deviation of its column, or finer.
 
     Example:
         >>> number(-12.3456, 3.1), number(0.01234, 0.0031), number(1234.5, 310.0), number(2e9, 3e8), number(0.5, 0.0)
@@ -73,7 +73,7 @@ class Correlation:
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> "Correlation":
-        """Of two numbers of every instance; NaN where there is nothing to rank."""
+        """The correlation of two values per instance, each `(count,)`; NaN if there is nothing to rank."""
         from scipy.stats import spearmanr
 
         if len(x) < 3 or x.min() == x.max() or y.min() == y.max():
@@ -82,7 +82,7 @@ class Correlation:
         return cls(rho, (1 - rho**2) * math.sqrt((1 + rho**2 / 2) / (len(x) - 3)) if len(x) > 3 else math.nan)
 
     def in_words(self, where: str) -> str:
-        """What it shows of the first number, in words that claim no more; `where` says where the second is large.
+        """How the first value depends on the second, in words; `where` describes where the second is large.
 
         Example:
             >>> Correlation(0.5, 0.1).in_words("where the gap is larger")

@@ -1,7 +1,7 @@
 """One self-contained HTML page: sections of text, tables, figures and tiles of images.
 
 The page needs nothing from outside: styles are inline, images are data URIs, and there is no script. It
-follows the reader's light or dark theme, fits a phone, and prints. Whatever text goes in is escaped.
+follows the reader's light or dark theme, fits a phone, and prints well. All text is escaped.
 """
 
 import base64
@@ -23,13 +23,13 @@ class Table:
     """A table whose first column names the rows.
 
     Attributes:
-        head: Headings; the first is that of the row names, and may be empty.
-        rows: Cells as text, as many a row as there are headings. In the first, what follows a line break is
-            an explanation in small print.
+        head: The headings; the first is that of the row names and may be empty.
+        rows: Cells as text, one sequence per row with as many cells as there are headings. In the first cell, the
+            text after a line break is an explanation in small print.
         caption: What the table shows.
-        numeric: Align the other columns right, with figures of equal width.
-        series: The other columns are methods, and their headings have the colours of the methods' curves.
-        marks: By row and column, from 0, "red" for the best and "blue" for what cannot be told from it.
+        numeric: Whether the other columns are right-aligned, with digits of equal width.
+        series: Whether the other columns are methods, whose headings take the colours of the methods' curves.
+        marks: By row and column, counted from 0: "red" for the best, "blue" for what is not significantly different.
     """
 
     head: Sequence[str]
@@ -42,7 +42,7 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.head):
-                raise ValueError(f"a row of {len(row)} cells in a table of {len(self.head)} columns: {list(row)}")
+                raise ValueError(f"a row has {len(row)} cells in a table of {len(self.head)} columns: {list(row)}")
 
     def html(self) -> str:
         """The table as HTML."""
@@ -66,9 +66,9 @@ class Tile:
     """A small image, or several stacked, with a line of text below.
 
     Attributes:
-        images: PNG files.
-        alt: What they show, for those who cannot see them.
-        text: The line below.
+        images: The images as PNG files.
+        alt: A description of the images for readers who cannot see them.
+        text: The line below the images.
     """
 
     images: Sequence[bytes]
@@ -76,7 +76,7 @@ class Tile:
     text: str = ""
 
     def html(self) -> str:
-        """The tile as HTML; the first image carries the description of all."""
+        """The tile as HTML; the first image carries the description for all."""
         alts = [self.alt, *[""] * (len(self.images) - 1)]
         images = "".join(_image(image, alt) for image, alt in zip(self.images, alts, strict=True))
         return (
@@ -101,26 +101,26 @@ class Section:
         return self._add(table.html())
 
     def drawing(self, svg: str, alt: str, caption: str = "") -> "Section":
-        """A drawn figure: an `<svg>` element as `plots.svg` makes it. It is the only input that is not escaped."""
+        """A drawn figure: an `<svg>` element made by `plots.svg`. It is the only input that is not escaped."""
         prefix = f"s{self.number}b{len(self._blocks)}-"
-        # Several drawings on one page must not share the names of their parts.
+        # Drawings on one page must not share element ids.
         unique = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}", svg)
         described = unique.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
         return self._add(f'<figure class="drawing">{described}{_caption(caption)}</figure>')
 
     def picture(self, png: bytes, alt: str, caption: str = "") -> "Section":
-        """A picture of pixels, as wide as the page allows."""
+        """A raster image, as wide as the page allows."""
         return self._add(f'<figure class="picture">{_image(png, alt)}{_caption(caption)}</figure>')
 
     def pictures(self, items: Iterable[tuple[str, bytes, str]]) -> "Section":
-        """Pictures side by side where there is room: pairs of a title, a PNG file and its description."""
+        """Pictures side by side where there is room; each item is a title, a PNG file and its description."""
         figures = "".join(
             f"<figure><figcaption>{escape(title)}</figcaption>{_image(png, alt)}</figure>" for title, png, alt in items
         )
         return self._add(f'<div class="pictures">{figures}</div>')
 
     def strips(self, items: Iterable[tuple[str, bytes, str]]) -> "Section":
-        """Rows of images that belong together column by column: a title, a PNG file and its description each."""
+        """Rows of images that belong together column by column; each item is a title, a PNG file and a description."""
         rows = "".join(
             f"<figure><figcaption>{escape(title)}</figcaption>{_image(png, alt)}</figure>" for title, png, alt in items
         )

@@ -1,7 +1,7 @@
 """Figures drawn with matplotlib: curves, scatters, strips and panels.
 
-Nothing here knows where its numbers come from. Figures become SVG for a page, whose colours follow the page's
-theme, or PNG for everywhere else. Images are as in `gpin.report.images`.
+The functions take plain arrays. A figure becomes SVG for a page, where its colours follow the page's theme, or PNG
+for other uses. Images have the format of `gpin.report.images`.
 """
 
 import io
@@ -69,7 +69,7 @@ def _style() -> AbstractContextManager[None]:
 
 
 def series(index: int) -> str:
-    """The colour of the index-th method, from 0; they repeat after eight."""
+    """The colour of a method by its index, counted from 0; colours repeat after eight."""
     return LIGHT[f"series-{index % 8 + 1}"]
 
 
@@ -79,17 +79,17 @@ def series(index: int) -> str:
 def curves(
     lines: Mapping[str, Mapping[str, Curve]], xlabel: str, ylabel: str, marks: Mapping[str, int] | None = None
 ) -> Figure:
-    """Curves of several methods over epochs from 1, such as the training and validation ELBO.
+    """Curves of several methods over epochs, counted from 1, such as the training and validation ELBO.
 
     Arguments:
-        lines: By method, then by kind of curve; the first kind is drawn solid, the others dashed. The
-            range shown is that of the last nine tenths, so that the first steps do not flatten the rest.
-        xlabel: What the positions are.
-        ylabel: What the values are.
-        marks: By method, the position to mark with a dot on its first curve, such as the best epoch.
+        lines: The curves by method, then by kind; the first kind is drawn solid, the others dashed. The range of
+            the vertical axis is that of the last 90% of the values, so that the first epochs do not flatten the rest.
+        xlabel: The label of the horizontal axis.
+        ylabel: The label of the vertical axis.
+        marks: The position, by method, to mark with a dot on its first curve, such as the best epoch.
     """
     with _style():
-        # The legend must not take the axes' room: two columns of short labels, or one column of long ones.
+        # The legend must leave room for the axes: two columns of short labels, or one column of long ones.
         labels = {(m, k): textwrap.fill(f"{m}, {k}", 76) for m, kinds in lines.items() for k in kinds}
         beside = all(len(label) <= 38 for label in labels.values())
         rows = len(lines) if beside else sum(1 + label.count("\n") for label in labels.values())
@@ -114,26 +114,26 @@ def curves(
         axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2 if beside else 1, handlelength=2.2)
-        figure.draw_without_rendering()  # the layout takes the ticks of what was drawn before
+        figure.draw_without_rendering()  # the layout uses the ticks of the previous drawing
     return figure
 
 
 def scatter(x: Any, y: Any, xlabel: str, ylabel: str, *, index: int = 0, log_x: bool = False) -> Figure:
-    """Two numbers of every instance against each other, with the medians of y in ten groups of equal size.
+    """Two values per instance plotted against each other, with the medians of y in ten groups of equal size.
 
     Arguments:
-        x: `(count,)`.
-        y: `(count,)`.
-        xlabel: What x is.
-        ylabel: What y is.
-        index: Whose colour to use, see `series`.
-        log_x: A logarithmic axis for x.
+        x: The first value of each instance, `(count,)`.
+        y: The second value of each instance, `(count,)`.
+        xlabel: The label of the x axis.
+        ylabel: The label of the y axis.
+        index: The index of the method whose colour to use, see `series`.
+        log_x: Whether the x axis is logarithmic.
     """
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     with _style():
         figure = _figure(5.6, 3.6)
         axes = figure.add_subplot()
-        # Many points are drawn as one picture, so that the page stays small.
+        # Many points are rasterised, so that the page stays small.
         axes.scatter(x, y, s=14, color=series(index), alpha=0.45, linewidths=0, rasterized=len(x) > 2000)
         if len(x) >= 50:
             groups = np.array_split(np.argsort(x, kind="stable"), 10)
@@ -162,13 +162,13 @@ def ordered_strip(
     """Images from the least to the most uncertain, at evenly spaced ranks, each with its value.
 
     Arguments:
-        images: `(count, channels, height, width)`.
-        values: Uncertainty of each, `(count,)`.
-        reconstructions: Likewise images, drawn below each.
-        columns: Images a row.
-        rows: Rows of images.
-        title: A heading.
-        label: What the values are.
+        images: The images, `(count, channels, height, width)`.
+        values: The uncertainty of each image, `(count,)`.
+        reconstructions: Images of the same shape, drawn below `images`.
+        columns: The number of images per row.
+        rows: The number of rows.
+        title: The heading of the figure.
+        label: The name of the values.
     """
     values = np.asarray(values, dtype=float)
     chosen = even_ranks(values, rows * columns)
@@ -196,13 +196,13 @@ class Panel:
     """An instance with its posterior in a latent plane.
 
     Attributes:
-        title: Above it.
-        x: Places along the first dimension, ascending.
-        y: Along the second.
-        density: Of the true posterior, `(len(y), len(x))`.
-        mean: Of the encoder's Gaussian, `(2,)`.
-        std: Its standard deviations, `(2,)`.
-        images: Below it, `(count, channels, height, width)`.
+        title: The title above the panel.
+        x: Grid points along the first dimension, ascending.
+        y: Grid points along the second dimension, ascending.
+        density: The density of the true posterior, `(len(y), len(x))`.
+        mean: The mean of the encoder's Gaussian, `(2,)`.
+        std: The standard deviations of the encoder's Gaussian, `(2,)`.
+        images: The images below the panel, `(count, channels, height, width)`.
     """
 
     title: str
@@ -256,7 +256,7 @@ def even_ranks(values: Any, count: int) -> Array:
 
 
 def svg(figure: Figure) -> str:
-    """A figure as an `<svg>` element to be put into a page, in the colours of the page's theme."""
+    """A figure as an `<svg>` element for a page, in the colours of the page's theme."""
     buffer = io.StringIO()
     with _style():
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -269,7 +269,7 @@ def svg(figure: Figure) -> str:
 
 
 def png(figure: Figure, dpi: int = 200) -> bytes:
-    """A figure as a PNG file, on white."""
+    """A figure as a PNG file on a white background."""
     buffer = io.BytesIO()
     with _style():
         figure.savefig(buffer, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
@@ -277,7 +277,7 @@ def png(figure: Figure, dpi: int = 200) -> bytes:
 
 
 def standalone_svg(figure: Figure) -> bytes:
-    """A figure as an SVG file of its own, on white."""
+    """A figure as a standalone SVG file on a white background."""
     buffer = io.BytesIO()
     with _style():
         figure.savefig(buffer, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
@@ -285,7 +285,7 @@ def standalone_svg(figure: Figure) -> bytes:
 
 
 def _figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches, outside matplotlib's global state and without a screen."""
+    """An empty figure of a size in inches, outside matplotlib's global state and without a display."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -19,7 +19,7 @@ LIGHT = {
     "series-7": "#a33d5a",
     "series-8": "#6b7d2a",
 }
-"""Colours by name. A method's curve, points and accents all have the colour of its series."""
+"""Colours of the light theme by name. A method's curves, points and headings share the colour of its series."""
 
 DARK = {
     "paper": "#12161b",
@@ -38,7 +38,7 @@ DARK = {
     "series-7": "#e58ba3",
     "series-8": "#b3c766",
 }
-"""The same names in the dark."""
+"""Colours of the dark theme, with the same names."""
 
 
 def _variables(palette: dict[str, str]) -> str:
@@ -139,4 +139,4 @@ footer {{
   img {{ print-color-adjust: exact; }}
 }}
 """
-"""What a page looks like: on a desk, on a phone, in the dark and on paper."""
+"""The style sheet of a page: for desktop screens and phones, light and dark themes, and print."""

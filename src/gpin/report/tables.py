@@ -89,7 +89,7 @@ def _markdown(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    """Escape the characters that LaTeX reserves, and write out those that it lacks.
+    """Escape the characters that LaTeX reserves, and replace those that it lacks by commands.
 
     Example:
         >>> _latex("k̂ > 0.7: 3 % ± 1, −2")
@@ -126,8 +126,8 @@ def show(table: ResultTable, console: Console) -> None:
 def _parts(table: ResultTable, room: int) -> list[tuple[list[int], int]]:
     """The parts of a table that fit into `room` characters: the columns of each, and the width of the first column.
 
-    There are as few parts as possible, with about as many columns in each. Row names may be broken between words,
-    numbers may not.
+    There are as few parts as possible, with about the same number of columns in each. Row names may be broken between
+    words, numbers may not.
     """
     names, *numbers = zip(table.head, *table.rows, strict=True)
     widths = [2 + max(map(cell_len, cells)) for cells in numbers]
