@@ -185,6 +185,13 @@ def test_a_saved_model_gives_the_same_numbers(tmp_path, likelihood, dtype):
         assert sorted(path.name for path in (tmp_path / method).iterdir()) == ["config.json", "model.safetensors"]
 
 
+def test_loading_leaves_the_random_state_alone(tmp_path):
+    gpin.build((5,), "vae", latent_dim=2).save(tmp_path)
+    before = torch.get_rng_state()
+    gpin.load(tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_own_modules_are_saved_and_loaded_into_their_like(tmp_path):
     truth = LinearGaussian.random()
     vae, other, x = truth.vae("vae"), truth.vae("vae"), truth.sample(5)

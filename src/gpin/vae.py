@@ -573,7 +573,8 @@ def load(
         for part, given in (("encoder", encoder), ("decoder", decoder)):
             if given is not None and getattr(config, part) is None:
                 raise InputError(f"{folder} was built with gpin's own {part}: load it without {part}=")
-        into = from_config(config, encoder=encoder, decoder=decoder, what=str(folder))
+        with seeded(0):  # the weights that it draws are replaced, and torch's random state is left alone
+            into = from_config(config, encoder=encoder, decoder=decoder, what=str(folder))
     elif encoder is not None or decoder is not None:
         raise InputError("into is a whole model: leave out encoder and decoder")
     vae = into

@@ -25,6 +25,7 @@ from gpin._core.errors import InputError
 from gpin._core.extras import installed_version
 from gpin._core.files import as_path, checksum, read_record, write_record
 from gpin._core.messages import Tell, to_stderr
+from gpin._core.seeding import seeded
 from gpin.data import BENCHMARKS, DataSet, Scaling, open_source, split_and_scale
 from gpin.runs.settings import RunSettings
 from gpin.training import History
@@ -134,7 +135,8 @@ class Run:
             raise InputError(f"{self.folder} has no trained model yet: train it first, with the same command again")
         if not checkpoint.record["finished"]:
             tell(f"{self.folder} is not finished: these are the best weights so far")
-        vae = from_config(self.model)
+        with seeded(0):  # the weights that it draws are replaced, and torch's random state is left alone
+            vae = from_config(self.model)
         vae.load_state_dict(checkpoint.part("best"))
         return vae.eval()
 
