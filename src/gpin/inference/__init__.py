@@ -1,7 +1,7 @@
 """The inference models, one file each, and their registry.
 
-A method from outside is registered by its name, `METHODS["mine"] = MyEncoder`; tables, export, timing and listings then
-know it by what its attributes say, see :class:`InferenceModel`.
+Register your own method under its name, `METHODS["mine"] = MyEncoder`. Tables, export, timing and listings then include
+it; they read the attributes described in :class:`InferenceModel`.
 """
 
 from typing import Any
@@ -63,5 +63,5 @@ METHODS: dict[str, type[InferenceModel[Any]]] = {
 
 
 def method_named(name: str) -> type[InferenceModel[Any]]:
-    """The method of that name, or an error that lists what there is."""
+    """The method of that name; raises InputError, listing the registered names, if there is none."""
     return registered(METHODS, name, "method")

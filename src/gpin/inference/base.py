@@ -1,4 +1,4 @@
-"""What every inference model is: a map from x to a distribution over z that knows its own objective."""
+"""The base class of inference models, which map x to a distribution over z and define their training objective."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -24,14 +24,14 @@ __all__ = ["ELBO", "InferenceModel", "MethodConfig", "Stage", "Uncertainty"]
 
 @dataclass(frozen=True)
 class ELBO:
-    """The evidence lower bound with its terms, each `(batch,)`.
+    """The evidence lower bound and its terms, each `(batch,)`.
 
     value = reconstruction − kl − weight_kl.
 
     Attributes:
         reconstruction: E_q[log p(x|z)].
         kl: KL(q(z|x) ‖ p(z)), or its expectation over random encoders.
-        weight_kl: KL of the encoder's random weights to their prior, divided by the training set's size.
+        weight_kl: The KL of the encoder's random weights to their prior, divided by the size of the training set.
     """
 
     reconstruction: Float[Tensor, " batch"]
@@ -46,11 +46,11 @@ class ELBO:
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """How far the encoder trusts its own answer: the variances of its random functions, each `(batch,)`.
+    """The uncertainty of the encoder about its own output: the variances of its random functions, each `(batch,)`.
 
     Attributes:
-        mean_part: Σ_j V[f_j(x)], of the posterior mean.
-        std_part: Σ_j V[h_j(x)], of the posterior standard deviation.
+        mean_part: Σ_j V[f_j(x)], the variance of the posterior mean.
+        std_part: Σ_j V[h_j(x)], the variance of the posterior standard deviation.
     """
 
     mean_part: Float[Tensor, " batch"]
@@ -58,13 +58,13 @@ class Uncertainty:
 
     @property
     def total(self) -> Tensor:
-        """The sum of the two, `(batch,)`: the larger, the harder the instance."""
+        """The sum of both parts, `(batch,)`; larger values indicate harder instances."""
         return self.mean_part + self.std_part
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of training: its name, and its share of the epochs relative to the other stages."""
+    """A stage of training: its name, and its share of the epochs relative to the other stages."""
 
     name: str
     share: float = 1.0
@@ -74,37 +74,37 @@ OptionsT = TypeVar("OptionsT", bound=MethodConfig)
 
 
 class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
-    """Maps a batch x to q(z|x), and knows its own training objective.
+    """Maps a batch x to q(z|x), and defines the training objective.
 
     Arguments:
-        make_trunk: Makes a fresh network x → features.
+        make_trunk: Creates a new network x → features.
         latent_dim: d.
-        options: The method's config.
+        options: The options of the method.
 
-    Every method gets the generative model along with x; simple ones do not look at it. What other parts of gpin must
-    know about a method, they read from the attributes below.
+    Every method receives the generative model along with x; simple methods ignore it. Other parts of gpin learn about
+    a method only from the attributes below.
     """
 
     name: ClassVar[str]
-    """What a user types: `gpin.build(shape, method=name)`. It is the method's key in `gpin.inference.METHODS`."""
+    """The name that users pass to `gpin.build(shape, method=name)`, and the key in `gpin.inference.METHODS`."""
     label: ClassVar[str]
-    """What tables and figures call the method, such as "GPVAE"; a table adds what its row sets, as in "SA (4)"."""
+    """The name in tables and figures, such as "GPVAE"; a table appends the options of a row, as in "SA (4)"."""
     title: ClassVar[str]
     """One line for listings: the label and what the method does."""
     reference: ClassVar[str]
     """The publication that describes the method."""
     Options: ClassVar[type[MethodConfig]]
-    """The method's own options, which `gpin.build` takes as keywords."""
+    """The class of the method's options, which `gpin.build` accepts as keyword arguments."""
 
     closed_form_kl: ClassVar[bool] = False
-    """Whether the KL term of the bound is a formula in the parameters of q, which :meth:`kl` computes, and not an
-    estimate from the samples of z."""
+    """Whether the KL term of the bound has a closed form, which :meth:`kl` computes; it is estimated from samples of z
+    otherwise."""
     export_refusal: ClassVar[str | None] = None
-    """Why the path from x to the moments of q(z|x) cannot be exported as a fixed graph, as a clause that continues
-    "method … cannot be exported:"; None where it can."""
+    """Why the computation of the moments of q(z|x) from x cannot be exported as a static graph, as a clause that
+    continues "method … cannot be exported:"; None if it can."""
     has_uncertainty: bool = False
-    """Whether :meth:`uncertainty` has an answer. Of a class it says what the default options give, of an instance what
-    its own do."""
+    """Whether :meth:`uncertainty` is available: on the class, with the default options; on an instance, with its
+    own."""
 
     options: OptionsT
 
@@ -118,11 +118,11 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
         """q(z|x) with batch shape `(batch,)` and event shape `(d,)`."""
 
     def kl(self, q: Distribution) -> Tensor:
-        """KL(q ‖ N(0, I)), `(batch,)`, where it has a closed form: what q says, unless a method overrides this."""
+        """KL(q ‖ N(0, I)), `(batch,)`, if it has a closed form; by default `q.standard_normal_kl()`."""
         return cast(Tensor, cast(Any, q).standard_normal_kl())
 
     def elbo(self, x: Tensor, model: Generative, samples: int = 1) -> ELBO:
-        """The bound with its terms, from `samples` reparametrised draws of z for each instance."""
+        """The bound and its terms, from `samples` reparametrised samples of z for each instance."""
         q = self(x, model)
         if self.closed_form_kl:
             z, kl = q.rsample((samples,)), self.kl(q)
@@ -132,7 +132,7 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
         return ELBO(model.reconstruction(x, z).mean(0), kl, torch.zeros_like(kl))
 
     def objective(self, x: Tensor, model: Generative, samples: int = 1) -> tuple[Tensor, Tensor]:
-        """What training minimises, and the mean ELBO over the batch, two scalars; by default one is minus the other."""
+        """The loss and the mean ELBO over the batch, two scalars; by default the loss is the negative ELBO."""
         bound = self.elbo(x, model, samples).value.mean()
         return -bound, bound.detach()
 
@@ -141,24 +141,24 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
         return [Stage("all")]
 
     def begin_stage(self, index: int) -> None:
-        """Told when a stage of training begins."""
+        """Hook that is called when a stage of training begins."""
 
     def prepare(self, x: Tensor, training_size: int, model: Generative) -> None:
-        """Told before training: one batch of x, and how many training points there are."""
+        """Hook that is called before training with one batch of x and the number of training instances."""
 
     def start_from(self, other: "InferenceModel[Any]") -> None:
-        """Take over what another trained inference model has learnt, such as its `gaussian_encoder`."""
+        """Initialise this model from another trained one, for instance from its `gaussian_encoder`."""
         raise InputError(f"method {self.name!r} cannot start from a trained {other.name!r}")
 
     @property
     def gaussian_encoder(self) -> "GaussianEncoder | None":
-        """The plain VAE's encoder where this model is one, from which others can start; None where it is not."""
+        """The model itself if it is the plain VAE's encoder, from which others can start; None otherwise."""
         return None
 
     def uncertainty(self, x: Tensor) -> Uncertainty:
-        """How uncertain the encoder is of its answer for x; only where `has_uncertainty`."""
+        """The uncertainty of the encoder at x; available only if `has_uncertainty`."""
         raise InputError(f"method {self.name!r} has no uncertainty: choose a method that has one, such as 'gp'")
 
     def posterior_and_uncertainty(self, x: Tensor, model: Generative) -> tuple[Distribution, Uncertainty | None]:
-        """q(z|x), and the uncertainty where the method has one; a method may compute both in one pass."""
+        """q(z|x), and the uncertainty if the method has one; a method may compute both in one pass."""
         return self(x, model), self.uncertainty(x) if self.has_uncertainty else None

@@ -1,4 +1,4 @@
-"""The VAE's own encoder: a diagonal Gaussian whose mean and standard deviation are networks."""
+"""The encoder of the plain VAE: a diagonal Gaussian whose mean and standard deviation are networks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +39,7 @@ class GaussianEncoder(InferenceModel[GaussianConfig]):
     def moments(
         self, features: Float[Tensor, "batch p"]
     ) -> tuple[Float[Tensor, "batch d"], Float[Tensor, "batch d"], Float[Tensor, "batch d"]]:
-        """b, c and log c from the trunk's features `(batch, p)`, each `(batch, d)`."""
+        """b, c and log c, each `(batch, d)`, from the features of the trunk, `(batch, p)`."""
         mean, log_std = self.head(features).chunk(2, dim=-1)
         log_std = log_std.clamp(*LOG_STD_RANGE)
         return mean, log_std.exp(), log_std
@@ -54,7 +54,7 @@ class GaussianEncoder(InferenceModel[GaussianConfig]):
 
     @torch.no_grad()
     def start_from(self, other: InferenceModel[Any]) -> None:
-        """Take over a trained VAE's encoder of the same architecture."""
+        """Copy the weights of a trained VAE's encoder of the same architecture."""
         encoder = other.gaussian_encoder
         if encoder is None:
             return super().start_from(other)

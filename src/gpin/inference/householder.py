@@ -20,14 +20,14 @@ class HouseholderConfig(MethodConfig):
     """Options of the Householder flow.
 
     Arguments:
-        flows: T, the number of reflections; the paper takes 1, 2, 4 and 8.
+        flows: T, the number of reflections; the paper uses 1, 2, 4 and 8.
     """
 
     flows: int = Field(default=1, ge=1, le=64)
 
 
 class HouseholderEncoder(InferenceModel[HouseholderConfig]):
-    """z = H_T … H_1 z₀ with z₀ ~ N(b(x), diag c(x)²), v_1 linear in the features and v_{t+1} in v_t."""
+    """z = H_T … H_1 z₀ with z₀ ~ N(b(x), diag c(x)²); v_1 is linear in the features, v_{t+1} linear in v_t."""
 
     name = "hf"
     label = "HF"

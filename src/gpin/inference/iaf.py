@@ -21,8 +21,8 @@ class IAFConfig(MethodConfig):
     """Options of the inverse autoregressive flow.
 
     Arguments:
-        flows: T, the number of flows; the paper takes 1, 2, 4 and 8.
-        hidden: Units of the one hidden layer of each flow's masked network.
+        flows: T, the number of flows; the paper uses 1, 2, 4 and 8.
+        hidden: The number of units in the single hidden layer of each flow's masked network.
     """
 
     flows: int = Field(default=2, ge=1, le=64)
@@ -30,7 +30,7 @@ class IAFConfig(MethodConfig):
 
 
 class GatedAffine(Transform):
-    """z ↦ σ z + (1 − σ) m with σ = sigmoid(s + 2): the flow's step, near the identity at the start."""
+    """z ↦ σ z + (1 − σ) m with σ = sigmoid(s + 2): one step of the flow, initially close to the identity."""
 
     domain = constraints.real
     codomain = constraints.real
@@ -56,14 +56,17 @@ class GatedAffine(Transform):
 
 
 class IAFEncoder(InferenceModel[IAFConfig]):
-    """z_t = σ_t z_{t−1} + (1 − σ_t) m_t, each from a masked network of (z_{t−1}, features); one pass to sample."""
+    """z_t = σ_t z_{t−1} + (1 − σ_t) m_t, where a masked network of (z_{t−1}, features) gives σ_t and m_t.
+
+    Sampling takes one pass.
+    """
 
     name = "iaf"
     label = "IAF"
     title = "IAF: inverse autoregressive flow with the encoder's features as context"
     reference = "Kingma et al. 2016, Improving Variational Inference with Inverse Autoregressive Flow, arXiv:1606.04934"
     Options = IAFConfig
-    export_refusal = "the standard deviation of a flow has no formula, only samples"
+    export_refusal = "the standard deviation of a flow has no closed form"
 
     def __init__(self, make_trunk: Callable[[], Trunk], latent_dim: int, options: IAFConfig | None = None) -> None:
         super().__init__(make_trunk, latent_dim, options)
@@ -88,7 +91,7 @@ class IAFEncoder(InferenceModel[IAFConfig]):
 
 
 def _masked_transform() -> Any:
-    """zuko's masked autoregressive transform; its import switches torch's validation off, so put that back."""
+    """zuko's masked autoregressive transform; importing it disables torch's validation, so restore the setting."""
     before = Distribution._validate_args
     from zuko.flows.autoregressive import MaskedAutoregressiveTransform
 

@@ -1,4 +1,4 @@
-"""VLAE: the encoder's mean improved by linearising the decoder, and the Laplace covariance there."""
+"""VLAE: the encoder's mean, improved by linearising the decoder, with the Laplace covariance at the result."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ __all__ = ["LaplaceConfig", "LaplaceEncoder"]
 
 
 class LaplaceEncoder(RefinedEncoder[LaplaceConfig]):
-    """An encoder of the mean alone, with linearisation steps and a full Laplace covariance, for any decoder."""
+    """An encoder of the mean, refined by linearisation steps to a full Laplace covariance; works with any decoder."""
 
     name = "vlae"
     label = "VLAE"
@@ -33,6 +33,6 @@ class LaplaceEncoder(RefinedEncoder[LaplaceConfig]):
         self.refinement = Laplace(self.options)
 
     def encode(self, x: Tensor, model: Generative) -> Distribution:
-        """The network's mean with the prior's covariance, of which the refinement uses the mean only."""
+        """The encoder's mean with unit standard deviations, which the refinement ignores."""
         mean = self.head(self.trunk(x))
         return DiagonalNormal(mean, torch.ones_like(mean))

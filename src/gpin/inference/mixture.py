@@ -30,7 +30,7 @@ def stratified_elbo(q: NormalMixture, x: Tensor, model: Generative, samples: int
 def mixture_of(
     encoders: Sequence[GaussianEncoder], features: Sequence[Tensor], log_weights: Float[Tensor, "batch m"]
 ) -> NormalMixture:
-    """The mixture of several Gaussian encoders, each with its trunk's features, and log weights `(batch, M)`."""
+    """The mixture of several Gaussian encoders, given the features of each one's trunk and log weights `(batch, M)`."""
     moments = [encoder.moments(own) for encoder, own in zip(encoders, features, strict=True)]
     means, stds = (torch.stack([moment[i] for moment in moments], dim=1) for i in (0, 1))
     return NormalMixture(log_weights, means, stds)
@@ -40,14 +40,14 @@ class MixtureConfig(MethodConfig):
     """Options of the mixture encoder.
 
     Arguments:
-        components: M, the number of encoders; the paper takes 2 to 5.
+        components: M, the number of encoders; the paper uses 2 to 5.
     """
 
     components: int = Field(default=2, ge=2, le=64)
 
 
 class MixtureEncoder(InferenceModel[MixtureConfig]):
-    """q(z|x) = Σ_m α_m(x) q_m(z|x), each q_m with the VAE's encoder, the α from a network of their own."""
+    """q(z|x) = Σ_m α_m(x) q_m(z|x), where each q_m is a VAE's encoder and a separate network gives the α_m."""
 
     name = "me"
     label = "ME"
@@ -66,11 +66,11 @@ class MixtureEncoder(InferenceModel[MixtureConfig]):
         return self.mixture(x)
 
     def mixture(self, x: Tensor) -> NormalMixture:
-        """q(z|x) as the mixture it is."""
+        """q(z|x) as a mixture."""
         encoders = cast(list[GaussianEncoder], list(self.components))
         log_weights = self.gate(self.gate_trunk(x)).log_softmax(-1)
         return mixture_of(encoders, [encoder.trunk(x) for encoder in encoders], log_weights)
 
     def elbo(self, x: Tensor, model: Generative, samples: int = 1) -> ELBO:
-        """Stratified over the components."""
+        """The bound, with expectations stratified over the components."""
         return stratified_elbo(self.mixture(x), x, model, samples)

@@ -1,10 +1,10 @@
-r"""RME: a mixture grown one component at a time, each sought where the mixture is still wrong.
+r"""RME: a mixture that grows one component at a time, each placed where the mixture so far is poor.
 
 .. math:: Q_m = (1 - \varepsilon_m(x))\, Q_{m-1} + \varepsilon_m(x)\, q_m
 
 The functional gradient of the ELBO at Q_{m−1} in the direction of q is ELBO(q) + KL(q ‖ Q_{m−1}) up to a
-constant: a new component must explain x and differ from what is there. Unbounded, that collapses to a
-point, so the KL counts up to a bound only.
+constant: a new component must explain x and differ from the present mixture. Without a bound on the KL, the
+component would collapse to a point, so the KL is clipped.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,10 +30,10 @@ class RecursiveMixtureConfig(MethodConfig):
     """Options of the recursive mixture.
 
     Arguments:
-        components: M, the number of encoders in the end; the paper takes 2 to 5.
-        kl_bound: C: how much of KL(q_m ‖ Q_{m−1}) counts, in nats.
-        base_share: The share of the epochs in which the first component learns alone, as a plain VAE;
-            the rest is divided among the others. Without effect after a warm start.
+        components: M, the final number of encoders; the paper uses 2 to 5.
+        kl_bound: C, the value at which KL(q_m ‖ Q_{m−1}) is clipped, in nats.
+        base_share: The share of the epochs in which the first component is trained alone, as a plain VAE;
+            the rest is divided among the others. It has no effect after a warm start.
     """
 
     components: int = Field(default=2, ge=2, le=64)
@@ -42,7 +42,7 @@ class RecursiveMixtureConfig(MethodConfig):
 
 
 class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
-    """A mixture of Gaussian encoders whose components and weights are learnt in turn; one pass at test time."""
+    """A mixture of Gaussian encoders whose components are added in turn; inference takes one pass."""
 
     name = "rme"
     label = "RME"
@@ -54,7 +54,7 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
     started: Tensor
 
     NEW_COMPONENT_NOISE = 0.1
-    """Relative size of the noise that tells a new component from the first, of which it starts as a copy."""
+    """The relative size of the noise added to a new component, which starts as a copy of the first."""
 
     def __init__(
         self, make_trunk: Callable[[], Trunk], latent_dim: int, options: RecursiveMixtureConfig | None = None
@@ -73,8 +73,8 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
     # Training in stages ---------------------------------------------------------------------------
 
     def stages(self) -> Sequence[Stage]:
-        """First one component alone, unless it comes from a trained VAE; then one more at a time."""
-        if self.active == self.options.components:  # grown already: train on
+        """The first component alone, unless it comes from a trained VAE, then one more component per stage."""
+        if self.active == self.options.components:  # complete already, so keep training it
             return [Stage("all components")]
         growing = [Stage(f"component {m}", 1.0) for m in range(2, self.options.components + 1)]
         if self.started:
@@ -84,7 +84,7 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
 
     @torch.no_grad()
     def begin_stage(self, index: int) -> None:
-        """Bring in the stage's component, as a disturbed copy of the first."""
+        """Add the stage's component, as a perturbed copy of the first."""
         if self.active == self.options.components:
             return
         self.active.fill_(index + (2 if self.started else 1))
@@ -96,7 +96,7 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
                 parameter.add_(noise * torch.randn_like(parameter))
 
     def start_from(self, other: InferenceModel[Any]) -> None:
-        """The first component from a trained VAE; training then begins with the second."""
+        """Copy the first component from a trained VAE; training then begins with the second."""
         if other.gaussian_encoder is None:
             super().start_from(other)
         self._encoders()[0].start_from(other)
@@ -109,7 +109,7 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
         return cast(list[GaussianEncoder], list(self.components))[: int(self.active)]
 
     def _logits(self, features: Tensor) -> Tensor:
-        """Of ε_2 … ε_M, from the first component's features: `(batch, active − 1)`."""
+        """The logits of ε_2 … ε_M from the features of the first component, `(batch, active − 1)`."""
         logits = [net(features) for net in self.weight_nets[: int(self.active) - 1]]
         return torch.cat(logits, dim=-1) if logits else features[:, :0]
 
@@ -122,14 +122,14 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
         return self.mixture(x)
 
     def elbo(self, x: Tensor, model: Generative, samples: int = 1) -> ELBO:
-        """Stratified over the components."""
+        """The bound, with expectations stratified over the components."""
         return stratified_elbo(self.mixture(x), x, model, samples)
 
     def objective(self, x: Tensor, model: Generative, samples: int = 1) -> tuple[Tensor, Tensor]:
-        """One scalar whose gradient is, for each block, that of the block's own objective; and the bound.
+        """A loss whose gradient with respect to each block is that of the block's own objective, and the bound.
 
         Component m: ELBO(q_m) + min(KL(q_m ‖ Q_{m−1}), C). Weight m: ELBO(Q_m). Decoder: ELBO(Q_M).
-        Everything that is not the block's own is detached.
+        In each objective, the parameters of all other blocks are detached.
         """
         if self.active == 1:
             return super().objective(x, model, samples)
@@ -139,16 +139,16 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
         z = q.component_rsample(samples)  # (samples, M, batch, d)
         with frozen(model):
             log_joint = model.log_conditional(x, z) + model.log_prior(z)
-        own = q.component_log_prob(z)  # (samples, M, batch, M): component k at a draw of component m
+        own = q.component_log_prob(z)  # (samples, M, batch, M): component k at samples of component m
         bounds = log_joint - own.diagonal(dim1=1, dim2=3).transpose(1, 2)  # ELBO(q_m), (samples, M, batch)
 
         loss = -bounds.mean(0).sum(0)
         fixed = NormalMixture(q.log_weights, q.means.detach(), q.stds.detach())
-        at = fixed.component_log_prob(z)  # moves with z only
+        at = fixed.component_log_prob(z)  # gradients through z only
         z_fixed_at, fixed_joint = at.detach(), log_joint.detach()
         for m in range(1, int(self.active)):
             before = _log_weights(logits[:, : m - 1]).detach()
-            mixture_log_prob = torch.logsumexp(before + at[:, m, :, :m], dim=-1)  # log Q_{m−1} at draws of q_m
+            mixture_log_prob = torch.logsumexp(before + at[:, m, :, :m], dim=-1)  # log Q_{m−1} at samples of q_m
             kl = (own[:, m, :, m] - mixture_log_prob).mean(0)
             loss = loss - kl.clamp(max=self.options.kl_bound)
 

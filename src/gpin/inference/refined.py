@@ -13,19 +13,19 @@ __all__ = ["RefinedEncoder"]
 
 
 class RefinedEncoder(InferenceModel[OptionsT]):
-    """q(z|x) is the posterior of an encoder, improved by a refinement for each instance; trained through both.
+    """The posterior of an encoder, improved by a refinement for each instance; training differentiates through both.
 
-    Subclasses set `refinement` and define :meth:`encode`; any encoder goes with any refinement.
+    Subclasses set `refinement` and define :meth:`encode`. Any encoder can be combined with any refinement.
 
     Attributes:
-        refinement: What improves the encoder's posterior.
+        refinement: The refinement of the encoder's posterior.
     """
 
     refinement: Refinement[Distribution]
 
     @abstractmethod
     def encode(self, x: Tensor, model: Generative) -> Distribution:
-        """The encoder's own posterior, before it is refined."""
+        """The encoder's posterior before refinement."""
 
     def forward(self, x: Tensor, model: Generative) -> Distribution:
         return self.refinement(x, self.encode(x, model), model)

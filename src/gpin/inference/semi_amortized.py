@@ -1,4 +1,4 @@
-"""SA: the encoder's Gaussian improved by a few gradient steps on its ELBO, and trained through them."""
+"""SA: the encoder's Gaussian, improved by a few gradient steps on its ELBO; training differentiates through them."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ SemiAmortizedConfig = GradientConfig
 
 
 class SemiAmortizedEncoder(RefinedEncoder[SemiAmortizedConfig]):
-    """The VAE's diagonal Gaussian encoder with gradient steps on the ELBO."""
+    """The VAE's diagonal Gaussian encoder, followed by gradient steps on the ELBO."""
 
     name = "sa"
     label = "SA"
@@ -25,7 +25,7 @@ class SemiAmortizedEncoder(RefinedEncoder[SemiAmortizedConfig]):
     reference = "Kim et al. 2018, Semi-Amortized Variational Autoencoders, arXiv:1802.02550"
     Options = SemiAmortizedConfig
     closed_form_kl = True
-    export_refusal = "it climbs the decoder's gradient from noise drawn anew each time"
+    export_refusal = "it ascends the decoder's gradient, with new noise in each call"
 
     def __init__(
         self, make_trunk: Callable[[], Trunk], latent_dim: int, options: SemiAmortizedConfig | None = None
@@ -35,5 +35,5 @@ class SemiAmortizedEncoder(RefinedEncoder[SemiAmortizedConfig]):
         self.refinement = Gradient(self.options)
 
     def encode(self, x: Tensor, model: Generative) -> Distribution:
-        """The Gaussian encoder's."""
+        """The posterior of the Gaussian encoder."""
         return self.base(x, model)

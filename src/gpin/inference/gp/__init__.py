@@ -1,4 +1,4 @@
-"""The Gaussian-process encoder: the encoder itself, its Bayesian linear layers, and E[log h²] in closed form."""
+"""The Gaussian-process encoder, its Bayesian linear layers, and E[log h²] in closed form."""
 
 from gpin.inference.gp.encoder import GPConfig, GPEncoder, RandomFunctions
 from gpin.inference.gp.log_square import expected_log_square

@@ -1,10 +1,10 @@
-r"""The Gaussian process in weight space: Gaussian weights on features.
+r"""Gaussian processes in weight space: linear functions of features with Gaussian weights.
 
-A function f_j(x) = w_jᵀψ(x) with w_j ~ N(μ_j, Σ_j), j = 1…d, has for every x
+For every x, a function f_j(x) = w_jᵀψ(x) with w_j ~ N(μ_j, Σ_j), j = 1…d, has the moments
 
 .. math:: \mathbb{E} f_j = \mu_j^\top \psi, \qquad \mathbb{V} f_j = \psi^\top \Sigma_j \psi.
 
-One class a covariance family; all dimensions j are done in one batched operation.
+There is one class per family of covariances. All dimensions j are computed in one batched operation.
 """
 
 import math
@@ -35,16 +35,17 @@ class BayesianLinear(nn.Module, ABC):
     Arguments:
         features: p, the width of ψ.
         outputs: d, the number of functions.
-        std: Every Σ_j starts at std²·I; μ_j at zero.
+        std: Every Σ_j is initialised to std²·I, and μ_j to zero.
     """
 
     mean: nn.Parameter
 
     learning_rate_factors: ClassVar[dict[str, float]] = {"log_std": 10.0, "log_diagonal": 10.0}
-    """Adam moves a logarithm by its step size at most; at the networks' rate the covariances would hardly leave
-    where they start."""
+    """Factors of the learning rate by parameter. Adam changes a logarithm by at most the learning rate per step, so at
+    the networks' rate the covariances would hardly change."""
     fastest: ClassVar[float] = 5e-3
-    """Above it they follow the noise of single batches: 2e-2 cost ten nats on MNIST."""
+    """The maximum learning rate of these parameters. Above it they follow the noise of single batches: 2e-2 cost ten
+    nats on MNIST."""
 
     def __init__(self, features: int, outputs: int, std: float = 0.02) -> None:
         super().__init__()
@@ -69,15 +70,15 @@ class BayesianLinear(nn.Module, ABC):
 
     @abstractmethod
     def _perturbations(self, noise: Float[Tensor, "n d p"]) -> Float[Tensor, "n d p"]:
-        """Root of the covariance times standard noise: `(n, d, p)` → `(n, d, p)`."""
+        """A root of the covariance times standard normal noise: `(n, d, p)` → `(n, d, p)`."""
 
     @abstractmethod
     def covariance(self) -> Float[Tensor, "d p p"]:
-        """All Σ_j dense, `(d, p, p)`: for inspection and tests."""
+        """All Σ_j as dense matrices, `(d, p, p)`, for inspection and tests."""
 
     @torch.no_grad()
     def reset(self, std: float) -> None:
-        """Back to μ = 0 and Σ = std²·I; std = 0 is the function that is surely zero."""
+        """Reset to μ = 0 and Σ = std²·I; with std = 0 the functions are identically zero."""
         self.mean.zero_()
         self._reset_covariance(std)
 
@@ -91,18 +92,18 @@ class BayesianLinear(nn.Module, ABC):
         return 0.5 * (trace + self.mean.square().sum() - self.mean.numel() - log_det)
 
     def sample_weights(self, samples: int) -> Float[Tensor, "samples d p"]:
-        """Reparametrised draws of the weights, `(samples, d, p)`."""
+        """Reparametrised samples of the weights, `(samples, d, p)`."""
         shape = (samples, self.outputs, self.features)
         noise = torch.randn(shape, dtype=self.mean.dtype, device=self.mean.device)
         return self.mean + self._perturbations(noise)
 
     def extra_repr(self) -> str:
-        """Sizes, for print."""
+        """The sizes, for `repr`."""
         return f"features={self.features}, outputs={self.outputs}"
 
 
 class DiagonalLinear(BayesianLinear):
-    """Σ_j = diag(a_j²); cost d·p a point."""
+    """Σ_j = diag(a_j²); the cost is d·p per instance."""
 
     log_std: nn.Parameter
 
@@ -126,10 +127,10 @@ class DiagonalLinear(BayesianLinear):
 
 
 class SharedBasisLinear(BayesianLinear):
-    """Σ_j = U diag(a_j²) Uᵀ with one U for all j; full rank, cost p² + d·p a point.
+    """Σ_j = U diag(a_j²) Uᵀ with one U for all j; full rank, at a cost of p² + d·p per instance.
 
-    U is lower triangular with a unit diagonal, so that the scales live in a_j alone and
-    log|Σ_j| = Σ_i log a_ji². With one output this is every covariance there is (LDLᵀ).
+    U is lower triangular with a unit diagonal, so that only a_j determines the scales and
+    log|Σ_j| = Σ_i log a_ji². With one output, this family contains every covariance (LDLᵀ).
     """
 
     log_std: nn.Parameter
@@ -163,11 +164,11 @@ class SharedBasisLinear(BayesianLinear):
 
 
 class FullLinear(BayesianLinear):
-    """Σ_j = L_j L_jᵀ, L_j lower triangular with a positive diagonal; cost about d·p²/2 a point.
+    """Σ_j = L_j L_jᵀ, L_j lower triangular with a positive diagonal; the cost is about d·p²/2 per instance.
 
-    The L_j of all dimensions are kept in block columns: block c holds rows c·s … p of s columns of
-    every L_j, as one matrix of shape (p − c·s, d·s). So Lᵀψ is a handful of large matrix products
-    that skip the zeros above the diagonal blocks, and nothing of size d·p² is ever unpacked.
+    The L_j of all dimensions are stored in block columns: block c holds rows c·s … p of s columns of
+    every L_j, as one matrix of shape (p − c·s, d·s). Lᵀψ is then a handful of large matrix products
+    that skip the zeros above the diagonal blocks, and no dense d·p² array is ever built.
     """
 
     log_diagonal: nn.Parameter
@@ -190,8 +191,8 @@ class FullLinear(BayesianLinear):
             block.zero_()
 
     def _parts(self) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-        """For each block column of every L_j: where it starts and ends, its triangle `(s, d, s)` on
-        the diagonal, and what lies below it, `(p − end, d, s)`.
+        """The start and end of each block column, its triangle on the diagonal, `(s, d, s)`, and the rows below,
+        `(p − end, d, s)`.
         """
         diagonal = self.log_diagonal.exp()
         eye = torch.eye(self.blocks[0].shape[2], dtype=diagonal.dtype, device=diagonal.device)
@@ -233,7 +234,7 @@ class FullLinear(BayesianLinear):
 
     @torch.no_grad()
     def set_covariance(self, covariance: Tensor) -> None:
-        """Take Σ_j from dense matrices `(d, p, p)`, symmetric and positive definite."""
+        """Set Σ_j from dense, symmetric positive definite matrices `(d, p, p)`."""
         root = torch.linalg.cholesky(covariance)
         self.log_diagonal.copy_(root.diagonal(dim1=1, dim2=2).log())
         for block, start in zip(self.blocks, self.starts, strict=True):
@@ -241,7 +242,7 @@ class FullLinear(BayesianLinear):
 
 
 class DeterministicLinear(BayesianLinear):
-    """Weights known for sure: Σ_j = 0 and no KL. The deterministic counterpart, for ablations."""
+    """Deterministic weights for ablations: Σ_j = 0, and the KL is zero."""
 
     def _make_parameters(self) -> None:
         pass
@@ -256,7 +257,7 @@ class DeterministicLinear(BayesianLinear):
         return self.mean.new_zeros(()), self.mean.new_tensor(-math.inf)
 
     def kl(self) -> Float[Tensor, ""]:
-        """Zero: an ablation without randomness is not charged for having none."""
+        """Zero by definition: the ablation has no random weights, so none are penalised."""
         return self.mean.new_zeros(())
 
     def _perturbations(self, noise: Float[Tensor, "n d p"]) -> Float[Tensor, "n d p"]:

@@ -33,18 +33,18 @@ class GPConfig(MethodConfig):
     """Options of the GP encoder.
 
     Arguments:
-        covariance: Family of the posterior covariances: "full" (Cholesky, the paper's), "diagonal", or
+        covariance: The family of the posterior covariances: "full" (Cholesky, as in the paper), "diagonal", or
             "shared_basis" (full rank, one basis for all latent dimensions).
-        shared_trunk: Let b, c, ψᵐ and ψˢ read one trunk, so that inference costs what the VAE's does;
-            otherwise three separate towers, as in the paper.
-        marginal: "moment" takes the Gaussian with the marginal's moments, as in the paper; "exact"
-            samples the marginal itself, with its density by quadrature.
-        log_square: E[log h²] "exact" in closed form, or "sampled" as in the paper.
-        log_square_samples: Draws for log_square="sampled".
-        initial_std: Where the standard deviations of the weights start, unless the features are so large
-            that less makes V[f] and V[h] a hundredth of c², as after a warm start.
-        min_variance: Added to the variance of q(z|x).
-        towers: "deterministic" keeps the towers and drops the randomness: the ablation of equal capacity.
+        shared_trunk: Whether b, c, ψᵐ and ψˢ share one trunk, so that inference costs about as much as the VAE's;
+            otherwise there are three separate towers, as in the paper.
+        marginal: "moment" uses the Gaussian with the moments of the marginal, as in the paper; "exact"
+            samples the marginal itself and computes its density by quadrature.
+        log_square: Whether E[log h²] is "exact", in closed form, or "sampled", as in the paper.
+        log_square_samples: The number of samples for log_square="sampled".
+        initial_std: The initial standard deviation of the weights. It is reduced if V[f] or V[h] would otherwise
+            exceed a hundredth of c², as after a warm start.
+        min_variance: A constant added to the variance of q(z|x).
+        towers: "deterministic" keeps the towers and removes the randomness, for an ablation of equal capacity.
     """
 
     covariance: CovarianceName = "shared_basis"
@@ -62,7 +62,7 @@ class GPConfig(MethodConfig):
             "shared_trunk": False,
             "marginal": "moment",
             "log_square": "sampled",
-            "initial_std": 0.02,  # the paper does not say; see results/README.md
+            "initial_std": 0.02,  # not given in the paper; see results/README.md
         },
     }
 
@@ -71,7 +71,7 @@ class GPConfig(MethodConfig):
         random_only = {"covariance", "marginal", "log_square", "log_square_samples", "initial_std"}
         given = [name for name in self.changed() if name in random_only]
         if self.towers == "deterministic" and given:
-            raise ValueError(f"{given[0]!r} does not apply to towers='deterministic', which has nothing random")
+            raise ValueError(f"{given[0]!r} does not apply to towers='deterministic', which has no random weights")
         if self.log_square == "exact" and "log_square_samples" in self.changed():
             raise ValueError("'log_square_samples' applies to log_square='sampled' only")
         if self.marginal == "exact" and self.min_variance > 0:
@@ -100,7 +100,7 @@ class RandomFunctions:
 
 
 class GPEncoder(InferenceModel[GPConfig]):
-    """The GP posterior marginalised encoder: still one forward pass."""
+    """The encoder with the GP posterior marginalised; inference takes one forward pass."""
 
     name = "gp"
     label = "GPVAE"
@@ -120,7 +120,7 @@ class GPEncoder(InferenceModel[GPConfig]):
         self.towers = nn.ModuleList() if self.options.shared_trunk else _pair(make_trunk)
         p = self.base.trunk.out_features
         family = COVARIANCES[self.options.covariance] if self.has_uncertainty else DeterministicLinear
-        # On one trunk f and h are 2d functions of the same features, and need one process only.
+        # With a shared trunk, f and h are 2d functions of the same features, so one process suffices.
         outputs = [2 * latent_dim] if self.options.shared_trunk else [latent_dim, latent_dim]
         self.processes = nn.ModuleList(family(p, count, self.options.initial_std) for count in outputs)
         self.register_buffer("training_size", torch.zeros((), dtype=torch.long))
@@ -160,10 +160,10 @@ class GPEncoder(InferenceModel[GPConfig]):
             shape = (self.options.log_square_samples, *functions.std.shape)
             noise = torch.randn(shape, dtype=functions.std.dtype, device=functions.std.device)
             draws = functions.std + functions.std_variance.sqrt() * noise
-            # Mean and noise may cancel to exactly zero, whose logarithm no draw has: once in some ten million.
+            # About once in ten million samples, mean and noise cancel to exactly zero, whose logarithm is infinite.
             rounding = 0.5 * torch.finfo(draws.dtype).eps * functions.std.detach()
             log_square = torch.maximum(draws.square(), rounding.square()).log().mean(0)
-        # With σ_min² this is an upper bound of the KL, because E[log h²] ≤ E[log(h² + σ_min²)].
+        # With min_variance > 0 this is an upper bound on the KL, because E[log h²] ≤ E[log(h² + min_variance)].
         return gaussian_kl(functions.mean, functions.variance + self.options.min_variance, log_square)
 
     def weight_kl(self) -> Float[Tensor, ""]:
@@ -171,11 +171,11 @@ class GPEncoder(InferenceModel[GPConfig]):
         return torch.stack([process.kl() for process in cast(list[BayesianLinear], self.processes)]).sum()
 
     def elbo(self, x: Tensor, model: Generative, samples: int = 1) -> ELBO:
-        """The paper's bound: the weight term is shared by the N training points."""
+        """The paper's bound, in which the KL of the weights is divided by the number of training instances, N."""
         if self.training_size == 0:
             raise InputError(
-                "the GP's bound divides the KL of its weights by the size of the training set, which is not known "
-                "yet: train with gpin.fit, or call vae.prepare(x_train) first"
+                "the bound of method 'gp' needs the size of the training set, which is not known yet: "
+                "train with gpin.fit, or call vae.prepare(x_train) first"
             )
         functions = self.functions(x)
         z = self.marginal(functions).rsample((samples,))
@@ -185,7 +185,7 @@ class GPEncoder(InferenceModel[GPConfig]):
 
     @torch.no_grad()
     def prepare(self, x: Tensor, training_size: int, model: Generative) -> None:
-        """Note N, and set where the covariances start: initial_std², or less where ψᵀΣψ would exceed c²/100."""
+        """Store N and initialise the covariances to initial_std², or less if ψᵀΣψ would exceed c²/100."""
         self.training_size.fill_(training_size)
         if self.calibrated:
             return
@@ -198,13 +198,13 @@ class GPEncoder(InferenceModel[GPConfig]):
 
     @torch.no_grad()
     def start_from(self, other: InferenceModel[Any]) -> None:
-        """B and c from a trained VAE; the feature towers start as copies of its trunk."""
+        """Copy b and c from a trained VAE; the feature towers start as copies of its trunk."""
         if other.gaussian_encoder is None:
             super().start_from(other)
         self.base.start_from(other)
         for tower in self.towers:
             tower.load_state_dict(self.base.trunk.state_dict())
-        self.calibrated.fill_(False)  # for features of these towers
+        self.calibrated.fill_(False)  # because the features have changed
 
     @torch.no_grad()
     def uncertainty(self, x: Tensor) -> Uncertainty:
@@ -214,7 +214,7 @@ class GPEncoder(InferenceModel[GPConfig]):
         return self.functions(x).uncertainty
 
     def posterior_and_uncertainty(self, x: Tensor, model: Generative) -> tuple[Distribution, Uncertainty | None]:
-        """Both from one pass of the networks."""
+        """q(z|x) and the uncertainty from one pass of the networks."""
         functions = self.functions(x)
         return self.marginal(functions), functions.uncertainty if self.has_uncertainty else None
 

@@ -1,4 +1,4 @@
-"""Functions that torch lacks, with exact derivatives."""
+"""The expectation of log h² under a Gaussian, with exact derivatives."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch import Tensor
 __all__ = ["expected_log_square"]
 
 # Chebyshev coefficients of E[log h²] − log(m² + 4v) in y = (m² − 24v) / (m² + 24v);
-# scripts/derive_log_square.py derives them with mpmath, tests/test_special.py compares.
+# scripts/derive_log_square.py derives them with mpmath; tests/inference/gp/test_log_square.py checks them.
 _COEFFICIENTS = (
     -0.6453306594092445, 1.010353061738694, -0.5543968241133721, 0.27567840379253805,
     -0.1189069288359029, 0.041732132790296195, -0.010372017409570541, 8.8530828693787896e-4,
@@ -52,7 +52,7 @@ def expected_log_square(mean: Tensor, variance: Tensor) -> Tensor:
         return expected_log_square(mean.float(), variance.float()).to(dtype)
     mean, variance = mean.to(dtype), variance.to(dtype)
 
-    # E(m, v) = E(m/k, v/k²) + 2 log k for every k > 0. Held constant, k leaves all derivatives right,
+    # E(m, v) = E(m/k, v/k²) + 2 log k for every k > 0. Treating k as a constant keeps all derivatives correct,
     # and squares of m neither overflow nor underflow.
     with torch.no_grad():
         scale = torch.maximum(mean.abs(), variance.clamp(min=0).sqrt())
