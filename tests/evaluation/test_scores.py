@@ -181,7 +181,7 @@ def test_scores_that_cannot_be_are_refused(registry, model):
     words = {"symbol": "s", "title": "t", "explanation": "e"}
     with pytest.raises(InputError, match="either measure or derive"):
         Score(name="neither", **words)
-    with pytest.raises(InputError, match="there is a score 'ess' already"):
+    with pytest.raises(InputError, match="a score named 'ess' is already registered"):
         register(Score(name="ess", **words, measure=lambda _: None))
     with pytest.raises(InputError, match="refers to 'nothing', which is not a registered score"):
         register(Score(name="new", **words, derive=torch.abs, inputs=("nothing",)))

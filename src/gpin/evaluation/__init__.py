@@ -1,1 +1,1 @@
-"""How good a model and its inference are: log-likelihood estimates with diagnostics, and exact posteriors on a grid."""
+"""Evaluation of a model and its inference: log-likelihoods with diagnostics, and exact posteriors on a grid."""

@@ -1,29 +1,29 @@
-r"""The gaps between log p(x) and the bound of an encoder, each defined once.
+r"""Definitions of the gaps between log p(x) and the bound of an encoder.
 
-Let q(z|x) be the posterior that the encoder gives for an instance x, and q*(z|x) the best member of its family, the one
-with the highest ELBO for this x. Then (Cremer et al. 2018, Inference suboptimality in variational autoencoders)
+Let q(z|x) be the encoder's posterior for an instance x, and q*(z|x) the member of its family with the highest ELBO for
+this x. The gaps are (Cremer et al. 2018, Inference suboptimality in variational autoencoders)
 
-| gap | definition | what it is |
+| gap | definition | meaning |
 |---|---|---|
-| inference gap | log p(x) − ELBO(q) = KL(q(z\|x) ‖ p(z\|x)) | everything that inference loses |
-| amortization gap | ELBO(q*) − ELBO(q) | what is lost because one network serves all instances |
-| approximation gap | log p(x) − ELBO(q*) | the rest: what no member of the family can recover |
+| inference gap | log p(x) − ELBO(q) = KL(q(z\|x) ‖ p(z\|x)) | the total loss due to inference |
+| amortization gap | ELBO(q*) − ELBO(q) | the loss because one network serves all instances |
+| approximation gap | log p(x) − ELBO(q*) | the loss that remains for the best member of the family |
 
-so that inference gap = amortization gap + approximation gap, for every instance. ELBO(q) is the bound of q(z|x) itself,
-E_q[log p(x, z) − log q(z|x)]; the KL of an encoder's random weights, which training also charges, is not part of it.
+so that inference gap = amortization gap + approximation gap for every instance. ELBO(q) is the bound of q(z|x) itself,
+E_q[log p(x, z) − log q(z|x)]; it does not include the KL of an encoder's random weights, which training adds.
 
-Neither log p(x) nor q* is known in general. What stands in for them:
+Neither log p(x) nor q* is known in general. They are replaced by
 
-| truth | with refined posteriors (`refined_gaps`) | in a latent plane (`grid_gaps`) |
+| quantity | with refined posteriors (`refined_gaps`) | with a latent plane (`grid_gaps`) |
 |---|---|---|
-| log p(x) | the importance-weighted estimate with refined proposals | exact, by quadrature on a grid |
-| ELBO(q*) | the ELBO of the refined Gaussian | that of the best diagonal Gaussian |
+| log p(x) | the importance-weighted estimate with refined proposals | the exact value, by quadrature on a grid |
+| ELBO(q*) | the ELBO of the refined Gaussian | the ELBO of the best diagonal Gaussian |
 
-Three consequences for the gaps with refined posteriors. The estimate of log p(x) is a lower bound in expectation, so
-the inference and the approximation gap are underestimated where importance sampling is poor. The refined Gaussian has a
-full covariance, so it can be better than every member of a diagonal family; the difference counts as amortization. And
-it is a Laplace approximation, not the maximum of the ELBO, so it can be worse than the encoder's posterior: then the
-estimated amortization gap is below zero.
+This has three consequences for the gaps with refined posteriors. First, the estimate of log p(x) is a lower bound in
+expectation, so the inference and approximation gaps are underestimated where importance sampling is poor. Second, the
+refined Gaussian has a full covariance, so it can be better than every member of a diagonal family; the difference is
+counted as amortization. Third, it is a Laplace approximation, not the maximum of the ELBO, so it can be worse than the
+encoder's posterior; the estimated amortization gap is then negative.
 """
 
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class Gaps:
 
     @classmethod
     def of(cls, log_evidence: Tensor, best_elbo: Tensor, elbo: Tensor) -> "Gaps":
-        """The gaps from log p(x), ELBO(q*) and ELBO(q), each `(batch,)`, or from what stands in for them."""
+        """The gaps from log p(x), ELBO(q*) and ELBO(q), or estimates of them, each `(batch,)`."""
         return cls(
             inference_gap(log_evidence, elbo),
             amortization_gap(best_elbo, elbo),
@@ -75,7 +75,7 @@ class Gaps:
 
 
 def refined_gaps(encoder: LogLikelihood, refined: LogLikelihood) -> Gaps:
-    """The gaps of an encoder, where the refined posterior stands in for log p(x) and for the best of the family.
+    """The gaps of an encoder, with log p(x) and ELBO(q*) estimated from the refined posterior.
 
     Arguments:
         encoder: The estimate with proposals of the encoder, `vae.log_likelihood(x)`.
@@ -85,12 +85,12 @@ def refined_gaps(encoder: LogLikelihood, refined: LogLikelihood) -> Gaps:
 
 
 def grid_gaps(kl: Tensor, best_kl: Tensor) -> Gaps:
-    """The gaps of an encoder in a latent plane, where the posterior is known on a grid.
+    """The gaps of an encoder with two latent dimensions, from the true posterior on a grid.
 
-    An ELBO is log p(x) less a KL divergence to the true posterior, so that log p(x) cancels.
+    An ELBO is log p(x) minus a KL divergence to the true posterior, so log p(x) cancels.
 
     Arguments:
         kl: KL(q ‖ p(z|x)) of the encoder's posterior, `(batch,)`; see `gpin.evaluation.grid.grid_scores`.
-        best_kl: The same of the best diagonal Gaussian, `(batch,)`.
+        best_kl: The same for the best diagonal Gaussian, `(batch,)`.
     """
     return Gaps(kl, amortization_gap(-best_kl, -kl), best_kl)

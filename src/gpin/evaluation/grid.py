@@ -1,4 +1,4 @@
-"""The true posterior p(z|x) in a latent plane, on a grid as fine as it needs, and how far a Gaussian is from it."""
+"""The true posterior p(z|x) in two latent dimensions, on an adaptive grid, and the KL divergence of Gaussians to it."""
 
 import math
 from collections.abc import Sequence
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 __all__ = ["Posterior", "best_gaussian_kl", "grid_scores", "posteriors"]
 
 REACH, FARTHEST, WIDER = 6.0, 50.0, 1.5
-"""The prior's mass beyond 6 standard deviations is 3e-9: the first grid ends there, or farther out, where a posterior
-reaches so far."""
+"""The half-width of the first grid in standard deviations of the prior, its maximum, and the factor by which it grows
+until it covers every posterior. The prior's mass beyond 6 standard deviations is 3e-9."""
 BORDER = 15.0
-"""Nats below its highest point at which every posterior must be by then."""
+"""Every posterior must be this many nats below its maximum at the border of the first grid."""
 COARSE = 0.1
-"""Side of a cell of the first grid."""
+"""The side of a cell of the first grid."""
 DEPTH = 30.0
-"""Nats below the highest point at which a cell is given up in the end."""
+"""Cells this many nats below the maximum are dropped from the final grid."""
 CORE, FEW, ENOUGH = 8.0, 16, 150
-"""Cells are quartered until ENOUGH are within CORE nats of the highest: two or more a standard deviation."""
+"""Cells are quartered until ENOUGH of them are within CORE nats of the maximum: at least two per standard deviation."""
 DEEP = {True: 300.0, False: 45.0}
-"""Nats at which one is given up before, while there are FEW, larger than the posterior perhaps, and after: mass can lie
-that far from the centre of its cell."""
+"""Cells this many nats below the maximum are dropped before quartering. The limit is larger while fewer than FEW cells
+are within CORE nats, because a cell may then be larger than the posterior, with its mass far from the centre."""
 PIECE = 512
-"""Points that the decoder takes at a time."""
+"""The number of points decoded at a time."""
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """log p(x, z) of one instance at the centres of square cells, which hold all mass but what is DEPTH nats down.
+    """log p(x, z) of one instance at the centres of square cells, except cells DEPTH nats below the maximum.
 
     Attributes:
-        points: `(n, 2)`.
+        points: The centres of the cells, `(n, 2)`.
         log_joint: log p(x, z), `(n,)`.
-        side: Of a cell.
+        side: The side of a cell.
     """
 
     points: Tensor
@@ -64,7 +64,7 @@ class Posterior:
 
 @torch.no_grad()
 def posteriors(vae: "VAE", x: Tensor) -> list[Posterior]:
-    """Of each instance of x `(batch, *shape)`, for a model with two latent dimensions."""
+    """The true posterior of each instance of x, `(batch, *shape)`, for a model with two latent dimensions."""
     points, coarse = _first_grid(vae, x)
     found = []
     for i, one in enumerate(x):
@@ -81,18 +81,18 @@ def posteriors(vae: "VAE", x: Tensor) -> list[Posterior]:
 
 
 def _first_grid(vae: "VAE", x: Tensor) -> tuple[Tensor, Tensor]:
-    """Centres of cells `(points, 2)` that hold every posterior, and log p(x, z) there, `(points, batch)`."""
+    """The centres of cells that cover every posterior, `(points, 2)`, and log p(x, z) there, `(points, batch)`."""
     reach = REACH
     while True:
         ticks = torch.arange(-reach + COARSE / 2, reach, COARSE, dtype=torch.float64)
         points = torch.cartesian_prod(ticks, ticks)
-        values = _log_joint(vae, x, points)  # one decoder pass for all instances
+        values = _log_joint(vae, x, points)  # each point is decoded once for all instances
         outside = points.abs().amax(-1) > reach - COARSE
         if (values[outside].amax(0) < values.amax(0) - BORDER).all():
             return points, values
         if reach == FARTHEST:
             raise InputError(
-                f"a posterior does not end within {FARTHEST:.0f} standard deviations of the prior: no grid holds it"
+                f"a posterior extends beyond {FARTHEST:.0f} standard deviations of the prior: no grid can cover it"
             )
         reach = min(reach * WIDER, FARTHEST)
 
@@ -102,7 +102,7 @@ def _log_joint(vae: "VAE", x: Tensor, points: Tensor) -> Tensor:
     parts = []
     for z in points.to(x).split(max(1, PIECE // len(x))):
         output = vae.decoder(z).unsqueeze(1)
-        output = output.expand(-1, len(x), *output.shape[2:])  # each point is decoded once for all
+        output = output.expand(-1, len(x), *output.shape[2:])
         parts.append((vae.likelihood.log_prob(x, output) + vae.log_prior(z).unsqueeze(1)).double().cpu())
     return torch.cat(parts)
 
@@ -111,9 +111,8 @@ def _log_joint(vae: "VAE", x: Tensor, points: Tensor) -> Tensor:
 def kl_to_posterior(vae: "VAE", x: Tensor, q: Distribution, evidence: Sequence[float]) -> Tensor:
     """KL(q ‖ p(z|x)) = log p(x) − E_q[log p(x, z) − log q(z)] of each instance, `(batch,)`.
 
-    The expectation is a sum over 41×41 points within five standard deviations of q, normalised, where q has a peak and
-    no correlations. Where it may have several, or ridges, a grid so coarse would miss them: there it is the mean over
-    as many samples.
+    If q is axis-aligned, the expectation is a normalised sum over 41×41 points within five standard deviations of its
+    mean. Otherwise such a coarse grid could miss modes or ridges, and the expectation is the mean over as many samples.
     """
     if not getattr(q, "axis_aligned", False):
         bound = importance_weighted(partial(vae.log_joint, x), q, 41**2, max(1, PIECE // len(x))).elbo
@@ -124,16 +123,16 @@ def kl_to_posterior(vae: "VAE", x: Tensor, q: Distribution, evidence: Sequence[f
     log_q = torch.cat([q.log_prob(part.to(x.dtype)) for part in z.split(8)]).double()
     log_joint = torch.cat([vae.log_joint(x, part.to(x.dtype)) for part in z.split(max(1, PIECE // len(x)))]).double()
     weights = torch.softmax(log_q, 0)
-    # Normalised like the weights, so that what the grid leaves out of q is not counted as a difference.
+    # Normalised like the weights, so that the mass of q outside the grid does not contribute.
     log_q = log_q - torch.logsumexp(log_q, 0) - (std.log().sum(-1) + 2 * math.log(10 / 40))
     return torch.tensor(evidence, dtype=torch.float64) - (weights * (log_joint - log_q)).sum(0).cpu()
 
 
 def best_gaussian_kl(posterior: Posterior, steps: int = 60) -> float:
-    """The least KL(q ‖ p(z|x)) over Gaussians q with diagonal covariance: what no encoder of that family can mend.
+    """The minimum of KL(q ‖ p(z|x)) over Gaussians q with diagonal covariance: the approximation gap of that family.
 
-    Found by L-BFGS from the posterior's own moments, and from a Gaussian as wide as its highest mode, of which the
-    better counts; the integral is a sum over the posterior's cells, and what q has outside is charged with DEPTH nats.
+    It is the better result of L-BFGS started from the moments of the posterior and from a Gaussian at its highest mode.
+    The integral is a sum over the posterior's cells; mass of q outside these cells costs DEPTH nats.
     """
     points, log_p = posterior.points, posterior.log_density
     weights = log_p.exp() * posterior.side**2
@@ -150,12 +149,12 @@ def best_gaussian_kl(posterior: Posterior, steps: int = 60) -> float:
         return (mass * (log_q - log_p)).sum() + (1 - mass.sum()).clamp(min=0) * DEPTH
 
     def climbed(centre: Tensor, std: Tensor) -> float:
-        steps_away = torch.zeros(4, dtype=torch.float64, requires_grad=True)  # in units of the start's deviations
+        steps_away = torch.zeros(4, dtype=torch.float64, requires_grad=True)  # in units of the initial std
         optimiser = torch.optim.LBFGS([steps_away], max_iter=steps, line_search_fn="strong_wolfe")
 
         def closure() -> Tensor:
             optimiser.zero_grad()
-            # No more than e⁸ times as wide or narrow: a step beyond would overflow.
+            # At most e⁸ times wider or narrower, because a larger step could overflow.
             loss = kl(centre + std * steps_away[:2], std.log() + 8 * torch.tanh(steps_away[2:] / 8))
             loss.backward()
             return loss
@@ -169,10 +168,10 @@ def best_gaussian_kl(posterior: Posterior, steps: int = 60) -> float:
 
 
 def grid_scores(vae: "VAE", x: Tensor) -> dict[str, Tensor]:
-    """What the grid says of each instance, each `(batch,)`.
+    """The scores of each instance that need the grid, each `(batch,)`.
 
-    `log_evidence`, log p(x); `kl`, KL(q‖p(z|x)) of the encoder's q; `best_kl`, the same of the best Gaussian with
-    diagonal covariance. The amortization gap is the difference of the two.
+    They are `log_evidence`, log p(x); `kl`, KL(q‖p(z|x)) of the encoder's q; and `best_kl`, the same for the best
+    Gaussian with diagonal covariance. The amortization gap is the difference between the last two.
     """
     x = vae.check(x)
     found = posteriors(vae, x)

@@ -1,4 +1,4 @@
-"""Importance-weighted log-likelihood, with the diagnostics that say how far to believe it."""
+"""Importance-weighted log-likelihood, with diagnostics of its reliability."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -17,19 +17,19 @@ __all__ = ["LogLikelihood", "effective_sample_size", "importance_weighted", "par
 
 @dataclass(frozen=True)
 class LogLikelihood:
-    r"""Estimates of log p(x), one an instance, with their diagnostics; tensors are `(batch,)`.
+    r"""Estimates of log p(x), one per instance, with their diagnostics; tensors are `(batch,)`.
 
     Attributes:
-        values: log (1/K) Σ_k p(x, z_k) / q(z_k|x), z_k ~ q(z|x): in expectation a lower bound.
-        ess: Effective sample size (Σw)²/Σw², between 1 and K.
-        khat: Pareto shape of the largest weights; above 0.7 the estimate cannot be trusted
-            (NaN where K is too small to tell, under 25).
-        mc_error: Monte-Carlo standard error of each value, by the delta method (NaN for K = 1). It cannot exceed
-            one nat, so where k̂ > 0.7 it says little.
-        elbo: (1/K) Σ_k log p(x, z_k) / q(z_k|x), the proposal's evidence lower bound from the same z_k.
+        values: log (1/K) Σ_k p(x, z_k) / q(z_k|x), z_k ~ q(z|x): a lower bound in expectation.
+        ess: The effective sample size (Σw)²/Σw², between 1 and K.
+        khat: The Pareto shape of the largest weights; above 0.7 the estimate is unreliable (NaN for K < 25,
+            which is too small to estimate it).
+        mc_error: The Monte-Carlo standard error of each value, by the delta method (NaN for K = 1). It cannot exceed
+            one nat, so it is not informative where k̂ > 0.7.
+        elbo: (1/K) Σ_k log p(x, z_k) / q(z_k|x), the evidence lower bound of the proposal, from the same z_k.
         samples: K.
-        proposal: Where the z_k came from.
-        log_weights: log p(x, z_k) − log q(z_k|x), `(samples, batch)`, where they were asked for.
+        proposal: The name of the proposal distribution.
+        log_weights: log p(x, z_k) − log q(z_k|x), `(samples, batch)`, if they were requested.
     """
 
     values: Tensor
@@ -43,12 +43,12 @@ class LogLikelihood:
 
     @property
     def mean(self) -> float:
-        """Mean over instances (never over batches)."""
+        """The mean over instances."""
         return self.values.double().mean().item()
 
     @property
     def stderr(self) -> float:
-        """Standard error of `mean` as an estimate for the population of instances (NaN for one instance)."""
+        """The standard error of `mean` as an estimate for the population of instances (NaN for one instance)."""
         count = self.values.numel()
         return self.values.double().std().item() / math.sqrt(count) if count > 1 else math.nan
 
@@ -68,7 +68,7 @@ class LogLikelihood:
 
     @classmethod
     def join(cls, parts: Iterable["LogLikelihood"]) -> "LogLikelihood":
-        """Several batches as one."""
+        """Concatenate the estimates of several batches."""
         parts = list(parts)
         names = ("values", "ess", "khat", "mc_error", "elbo")
         tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
@@ -90,11 +90,12 @@ def importance_weighted(
 
     Arguments:
         log_joint: log p(x, z) for z `(samples, batch, d)` → `(samples, batch)`.
-        q: The proposal, batch shape `(batch,)`.
-        samples: K; exactly this many are drawn for every instance.
-        chunk: How many of them `log_joint` and q's density get at a time. It changes the memory, not the result.
-        proposal: What to call q in the result.
-        keep_weights: Keep the log weights in the result.
+        q: The proposal, with batch shape `(batch,)`.
+        samples: K, the number of samples drawn for every instance.
+        chunk: How many samples `log_joint` and the density of q process at a time. It affects memory use but not the
+            result.
+        proposal: The name of q in the result.
+        keep_weights: Whether to keep the log weights in the result.
     """
     if samples < 1:
         raise InputError(f"samples must be at least 1, got {samples}")
@@ -117,12 +118,13 @@ def effective_sample_size(log_weights: Float[Tensor, "samples batch"]) -> Float[
 
 
 def pareto_khat(log_weights: Float[Tensor, "samples batch"]) -> Float[Tensor, " batch"]:
-    """Shape of the generalised Pareto distribution fitted to the largest importance weights.
+    """The shape of the generalised Pareto distribution fitted to the largest importance weights.
 
-    Vehtari et al. 2024, Pareto smoothed importance sampling, with the fit of Zhang & Stephens 2009:
-    the tail is the min(K/5, 3√K) largest weights, without those that equal the largest below them, as float32 makes
-    some, unless fewer than five are left. `(samples, batch)` → `(batch,)`; NaN below K = 25, where the tail has fewer
-    than five, and 0 where the tail's weights differ by less than one per cent, which is rounding as much as a tail.
+    See Vehtari et al. 2024, Pareto smoothed importance sampling, with the fit of Zhang & Stephens 2009. The tail is
+    the min(K/5, 3√K) largest weights, except those equal to the largest weight below the tail (float32 produces such
+    ties), unless fewer than five would be left. `(samples, batch)` → `(batch,)`. The result is NaN for K < 25, when the
+    tail has fewer than five weights, and 0 where the weights of the tail differ by less than one per cent, so that
+    rounding could explain the differences.
     """
     samples = log_weights.shape[0]
     size = int(min(samples / 5, 3 * math.sqrt(samples)))
@@ -135,7 +137,7 @@ def pareto_khat(log_weights: Float[Tensor, "samples batch"]) -> Float[Tensor, " 
     excess = excess.clamp(min=torch.finfo(torch.float64).tiny)
 
     above = (top[:-1] > top[-1:]).sum(0)
-    count = torch.where(above < 5, size, above)  # of the tail, (batch,); it comes last
+    count = torch.where(above < 5, size, above)  # the size of the tail, (batch,); its weights come last
     tail = torch.arange(size, device=top.device).unsqueeze(1) >= size - count
     excess = excess.where(tail, 0.0)
     grid = 30 + count.sqrt().floor()
@@ -147,6 +149,6 @@ def pareto_khat(log_weights: Float[Tensor, "samples batch"]) -> Float[Tensor, " 
     posterior = torch.softmax(profile.where(steps <= grid, -math.inf), dim=0)
     best = (posterior * theta).sum(0)
     khat = torch.log1p(-best * excess).sum(0) / count
-    # The weakly informative prior of Vehtari et al.: ten observations' worth of k = 0.5.
+    # The weakly informative prior of Vehtari et al., worth ten observations of k = 0.5.
     khat = (count * khat + 5) / (count + 10)
     return torch.where(top[-1] > -0.01, 0.0, khat).to(log_weights.dtype)

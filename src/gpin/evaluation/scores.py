@@ -1,9 +1,9 @@
-"""Every score of a trained model, in one registry that describes itself.
+"""The registry of all scores of a trained model.
 
-A `Score` says what it is called, how it is computed for each instance, how the instances are summarised and how the
-result is read. Everything that shows scores is made from `SCORES`: the terminal and the JSON of `gpin evaluate`, the
-page of `gpin report`, the columns of an experiment's store and its tables. To add a diagnostic, write its function and
-register one entry here.
+A `Score` defines its name, how it is computed for each instance, how the instances are summarised and how to read the
+result. All output of scores is made from `SCORES`: the terminal output and the JSON of `gpin evaluate`, the page of
+`gpin report`, and the stores and tables of experiments. To add a diagnostic, write its function and register one entry
+here.
 """
 
 import math
@@ -40,10 +40,10 @@ __all__ = [
 ]
 
 Columns = Mapping[str, Tensor]
-"""Values of instances by the name of the score, each `(n,)`."""
+"""The values of n instances by the name of the score, each `(n,)`."""
 
 REFINED = "refined_"
-"""What the name of a score begins with if it is taken from refined proposals, such as `refined_ess`."""
+"""The prefix of the names of scores that use refined proposals, such as `refined_ess`."""
 
 
 # From instances to a number --------------------------------------------------------------------------
@@ -57,20 +57,20 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 
 def share_above(khat: Tensor) -> float:
-    """The share of instances with k̂ > 0.7 among those where k̂ is known; NaN if it is known for none."""
+    """The share of instances with k̂ > 0.7 among those whose k̂ is known; NaN if none is known."""
     known = khat[~khat.isnan()]
     return (known > 0.7).double().mean().item() if len(known) else math.nan
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """How the values of n instances become one number.
+    """A summary of the values of n instances by one number.
 
     Attributes:
         name: The key of the number in JSON.
-        of: Values `(n,)` → the number; NaN where it is not known.
-        stderr: Values `(n,)` → the number's standard error over instances, if it has one.
-        format: How the number is written, instead of the score's own format.
+        of: Values `(n,)` → the number; NaN if it is not known.
+        stderr: Values `(n,)` → the standard error of the number over instances, if it has one.
+        format: The format of the number, if it differs from that of the score.
     """
 
     name: str
@@ -92,18 +92,18 @@ ERROR_OF_MEAN = Reduction("error_of_mean", lambda values: values.double().square
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What was measured of a batch of instances; None where something was not, or where the method lacks it.
+    """The measurements of a batch of instances; None for those not taken or not supported by the method.
 
     Attributes:
         vae: The model.
         x: The instances, `(batch, *shape)`.
         encoder: log p(x) with proposals of the encoder.
         refined: log p(x) with refined proposals.
-        elbo: The bound that training raises, with its terms.
-        uncertainty: The encoder's own.
-        grid: What the grid says in a latent plane, see `gpin.evaluation.grid.grid_scores`.
-        log_volume: Σ log scale over the numbers of an instance: log p(value) = log p(x) − log_volume in the units of
-            the data.
+        elbo: The bound that training maximises, with its terms.
+        uncertainty: The encoder's uncertainty.
+        grid: The scores from a grid in two latent dimensions, see `gpin.evaluation.grid.grid_scores`.
+        log_volume: Σ log scale over the dimensions of an instance: log p(value) = log p(x) − log_volume in the units
+            of the data.
     """
 
     vae: "VAE"
@@ -116,7 +116,7 @@ class Measurement:
     log_volume: float | None = None
 
     def columns(self) -> dict[str, Tensor]:
-        """The values of all scores that can be measured from it, each `(batch,)` in float64 on the CPU."""
+        """The values of all scores that these measurements determine, each `(batch,)` in float64 on the CPU."""
         found = {}
         for name, score in SCORES.items():
             values = None if score.measure is None else score.measure(self)
@@ -125,7 +125,7 @@ class Measurement:
             if values.shape != self.x.shape[:1]:
                 raise InputError(
                     f"score {name!r} has shape {tuple(values.shape)} for {len(self.x)} instances: "
-                    "it must give one value per instance"
+                    "it must return one value per instance"
                 )
             found[name] = values.detach().double().cpu()
         return found
@@ -133,27 +133,27 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """A number that says something about a model or its inference, and how to compute, summarise and read it.
+    """A score of a model or its inference, and how to compute, summarise and read it.
 
-    It is measured, or derived from the values of other scores; a store holds only what is measured.
+    A score is either measured or derived from the values of other scores; a store holds measured scores only.
 
     Arguments:
         name: The key in JSON and the column in a store.
-        symbol: The head of its column in a table.
+        symbol: The heading of its column in a table.
         title: The label of its row in `gpin evaluate` and `gpin report`.
-        explanation: What it is and how to read it, a phrase without a full stop.
-        unit: Such as "nats"; empty for a pure number.
+        explanation: What it is and how to read it, as a phrase without a full stop.
+        unit: The unit, such as "nats"; empty for a dimensionless number.
         better: Which direction is better, if any.
-        reductions: Over instances; the first is the headline, and the one that tables show.
-        format: How its values are written, a format specification.
-        measure: Measurement → its values `(batch,)`, or None where they are not known.
-        derive: The values `(n,)` of the scores in `inputs` → its own, `(n,)`.
-        inputs: The scores that it is derived from.
+        reductions: The summaries over instances; the first is the headline, which tables show.
+        format: The format specification of its values.
+        measure: Measurement → the values `(batch,)`, or None if they are not known.
+        derive: The values `(n,)` of the scores in `inputs` → the values `(n,)` of this score.
+        inputs: The scores from which it is derived.
         under: The score of which it is a detail, and below which it is shown.
         in_runs: Whether `gpin evaluate` and `gpin report` have a row for it.
-        table: Which table of an experiment shows it.
+        table: The table of an experiment that shows it.
         beside: The score in whose column that table shows it, after a slash; by default it has its own column.
-        remark: What a reader should know about a value of the headline; empty for most values.
+        remark: The value of the headline → a remark for the reader, empty for most values.
     """
 
     name: str
@@ -182,7 +182,7 @@ class Score:
         return self.reductions[0].of(values)
 
     def record(self, values: Tensor) -> dict[str, float]:
-        """All numbers for values `(n,)`, by the name of the reduction, with the headline's `stderr` if it has one.
+        """All summaries of values `(n,)` by the name of the reduction, with the headline's `stderr` if it has one.
 
         Example:
             >>> SCORES["log_likelihood"].record(torch.tensor([1.0, 3.0]))
@@ -193,7 +193,7 @@ class Score:
         return found if error is None else {**found, "stderr": error(values)}
 
     def text(self, values: Tensor) -> str:
-        """All numbers for values `(n,)` as a reader sees them, without the unit.
+        """All summaries of values `(n,)` as text, without the unit.
 
         Example:
             >>> SCORES["log_likelihood"].text(torch.tensor([-1.0, -3.0]))
@@ -210,7 +210,7 @@ class Score:
         return shown + (f" ({', '.join(more)})" if more else "")
 
     def written(self, value: float, reduction: Reduction | None = None) -> str:
-        """One number as text, with a true minus sign; a dash where it is not known.
+        """One number as text, with a typographic minus sign; a dash if it is not known.
 
         Example:
             >>> SCORES["elbo"].written(-1.0), SCORES["khat"].written(0.25), SCORES["elbo"].written(math.nan)
@@ -223,15 +223,15 @@ class Score:
 
     @property
     def reading(self) -> str:
-        """The explanation, with the unit and the direction that is better."""
+        """The explanation, followed by the unit and the better direction."""
         better = f"{self.better} is better" if self.better else ""
         return "; ".join(part for part in (self.explanation, self.unit, better) if part)
 
 
 def register(score: Score) -> Score:
-    """Add a score to the registry: everything that shows scores then shows it too."""
+    """Add a score to the registry; all output of scores then includes it."""
     if score.name in SCORES:
-        raise InputError(f"there is a score {score.name!r} already: choose another name")
+        raise InputError(f"a score named {score.name!r} is already registered: choose another name")
     others = [name for name in (*score.inputs, score.under, score.beside) if name is not None]
     unknown = [name for name in others if name not in SCORES]
     if unknown:
@@ -241,7 +241,7 @@ def register(score: Score) -> Score:
 
 
 def with_derived(columns: Columns) -> dict[str, Tensor]:
-    """The columns, and those that can be derived from them."""
+    """The columns, together with all scores that can be derived from them."""
     found = dict(columns)
     for name, score in SCORES.items():
         if score.derive is not None and name not in found and all(given in found for given in score.inputs):
@@ -250,7 +250,7 @@ def with_derived(columns: Columns) -> dict[str, Tensor]:
 
 
 def join_columns(parts: Iterable[Columns]) -> dict[str, Tensor]:
-    """The columns of several batches as one."""
+    """Concatenate the columns of several batches."""
     parts = list(parts)
     return {name: torch.cat([part[name] for part in parts]) for name in (parts[0] if parts else ())}
 
@@ -258,7 +258,7 @@ def join_columns(parts: Iterable[Columns]) -> dict[str, Tensor]:
 def shown_scores(names: Collection[str]) -> list[tuple[Score, bool]]:
     """The scores of these names that `gpin evaluate` and `gpin report` show, in order, and whether each is a detail.
 
-    A score is followed by its details; a detail whose own score is not among them stands for itself.
+    A score is followed by its details. A detail whose own score is not among the names is shown like a score.
 
     Example:
         >>> [(score.name, detail) for score, detail in shown_scores(["ess", "log_likelihood", "refined_ess", "elbo"])]
@@ -278,7 +278,7 @@ def shown_scores(names: Collection[str]) -> list[tuple[Score, bool]]:
 
 
 def _of(part: str, attribute: str) -> Callable[[Measurement], Tensor | None]:
-    """An attribute of a part of the measurement."""
+    """A function that returns an attribute of a part of the measurement."""
 
     def measure(measurement: Measurement) -> Tensor | None:
         found = getattr(measurement, part)
@@ -288,7 +288,7 @@ def _of(part: str, attribute: str) -> Callable[[Measurement], Tensor | None]:
 
 
 def _bits(proposal: str) -> Callable[[Measurement], Tensor | None]:
-    """−log₂ p(value) / D in the units of the data."""
+    """A function that returns −log₂ p(value) / D in the units of the data."""
 
     def measure(measurement: Measurement) -> Tensor | None:
         values = _of(proposal, "values")(measurement)
@@ -304,15 +304,15 @@ def _grid(name: str) -> Callable[[Measurement], Tensor | None]:
 
 
 def _collapsed(kl: float) -> str:
-    return "the code tells nothing, the posterior has collapsed" if kl < 0.1 else ""
+    return "the posterior has collapsed to the prior" if kl < 0.1 else ""
 
 
 def _khat_unknown(share: float) -> str:
-    return "at least 25 samples are needed to tell" if math.isnan(share) else ""
+    return "unknown with fewer than 25 samples" if math.isnan(share) else ""
 
 
 def _of_both_proposals(score: Score) -> tuple[Score, Score]:
-    """A diagnostic of the log-likelihood by proposals of the encoder, and the same by refined ones."""
+    """A diagnostic of the log-likelihood with proposals from the encoder, and the same with refined proposals."""
     refined = replace(
         score,
         name=REFINED + score.name,
@@ -328,8 +328,8 @@ _SCORES = (
         name="log_likelihood",
         symbol="log p(x), encoder",
         title="log-likelihood",
-        explanation="how probable the model finds an instance: log p(x), by importance sampling with proposals of the "
-        "encoder",
+        explanation="how probable an instance is under the model: log p(x), by importance sampling with proposals from "
+        "the encoder",
         unit="nats",
         better="higher",
         measure=_of("encoder", "values"),
@@ -339,8 +339,8 @@ _SCORES = (
         name="refined_log_likelihood",
         symbol="log p(x), refined",
         title="refined log-likelihood",
-        explanation="the same with proposals fitted to each instance, so that it scores the model and hardly the "
-        "encoder",
+        explanation="the same with proposals fitted to each instance, so that it measures the model and hardly depends "
+        "on the encoder",
         unit="nats",
         better="higher",
         measure=_of("refined", "values"),
@@ -350,7 +350,7 @@ _SCORES = (
         name="bits_per_dim",
         symbol="bits/dim",
         title="bits per dimension",
-        explanation="the log-likelihood in bits for each number of an instance, in the units of the data",
+        explanation="the negative log-likelihood in bits per dimension of an instance, in the units of the data",
         better="lower",
         format=".3f",
         measure=_bits("encoder"),
@@ -371,7 +371,7 @@ _SCORES = (
         name="training_elbo",
         symbol="training ELBO",
         title="ELBO",
-        explanation="the bound that training raises: reconstruction − KL of z − KL of the weights",
+        explanation="the bound that training maximises: reconstruction − KL of z − KL of the weights",
         unit="nats",
         better="higher",
         measure=_of("elbo", "value"),
@@ -391,7 +391,7 @@ _SCORES = (
         name="kl_to_prior",
         symbol="KL of z",
         title="KL of z",
-        explanation="KL(q(z|x) ‖ p(z)), what the code tells beyond its prior",
+        explanation="KL(q(z|x) ‖ p(z)), the information in the code",
         reductions=(MEAN_ALONE,),
         measure=_of("elbo", "kl"),
         under="training_elbo",
@@ -402,7 +402,7 @@ _SCORES = (
         name="weight_kl",
         symbol="KL of the weights",
         title="KL of the weights",
-        explanation="the cost of an encoder's random weights, shared by the training instances",
+        explanation="the KL of an encoder's random weights to their prior, divided by the number of training instances",
         reductions=(MEAN_ALONE,),
         measure=_of("elbo", "weight_kl"),
         under="training_elbo",
@@ -412,8 +412,8 @@ _SCORES = (
         name="inference_gap",
         symbol="inference gap",
         title="inference gap",
-        explanation="log p(x) less the ELBO of the encoder's posterior: all that inference loses; the refined "
-        "log-likelihood stands in for log p(x)",
+        explanation="log p(x) minus the ELBO of the encoder's posterior: the total loss due to inference, with the "
+        "refined log-likelihood as estimate of log p(x)",
         unit="nats",
         better="lower",
         derive=inference_gap,
@@ -424,8 +424,8 @@ _SCORES = (
         name="amortization_gap",
         symbol="amortization gap",
         title="amortization gap",
-        explanation="the ELBO of the refined Gaussian, which stands in for the best of the encoder's family, less that "
-        "of the encoder's posterior (it can be below zero)",
+        explanation="the ELBO of the refined Gaussian, which approximates the best member of the encoder's family, "
+        "minus the ELBO of the encoder's posterior (can be negative)",
         unit="nats",
         better="lower",
         derive=amortization_gap,
@@ -436,7 +436,7 @@ _SCORES = (
         name="approximation_gap",
         symbol="approximation gap",
         title="approximation gap",
-        explanation="the rest of the inference gap: the refined log-likelihood less the ELBO of the refined Gaussian",
+        explanation="the rest of the inference gap: the refined log-likelihood minus the ELBO of the refined Gaussian",
         unit="nats",
         better="lower",
         derive=approximation_gap,
@@ -470,7 +470,7 @@ _SCORES = (
             name="ess",
             symbol="ESS",
             title="effective samples",
-            explanation="the effective sample size, how many samples an estimate rests on",
+            explanation="the effective sample size of an estimate",
             better="higher",
             reductions=(MEAN_ALONE, MEDIAN),
             format=".1f",
@@ -483,7 +483,7 @@ _SCORES = (
             name="khat",
             symbol="k̂ > 0.7",
             title="Pareto-k̂ above 0.7",
-            explanation="the share of instances whose estimate rests on too few samples to be trusted",
+            explanation="the share of instances whose estimate is dominated by too few samples to be reliable",
             better="lower",
             reductions=(SHARE_ABOVE, MEDIAN),
             measure=_of("encoder", "khat"),
@@ -496,7 +496,7 @@ _SCORES = (
             name="mc_error",
             symbol="MC error",
             title="Monte-Carlo error",
-            explanation="the Monte-Carlo error of the mean over instances (too small where k̂ > 0.7)",
+            explanation="the Monte-Carlo error of the mean over instances (underestimated where k̂ > 0.7)",
             unit="nats",
             better="lower",
             reductions=(ERROR_OF_MEAN,),
@@ -508,7 +508,7 @@ _SCORES = (
         name="uncertainty",
         symbol="uncertainty",
         title="uncertainty",
-        explanation="the variance of the encoder's own answer, summed over the latent dimensions",
+        explanation="the variance of the encoder's own output, summed over the latent dimensions",
         measure=_of("uncertainty", "total"),
         in_runs=False,
         table=None,
@@ -545,7 +545,7 @@ _SCORES = (
         name="kl",
         symbol="inference gap",
         title="exact inference gap",
-        explanation="KL(q‖p) of the encoder's posterior to the true one, on the grid",
+        explanation="KL(q‖p) from the encoder's posterior to the true posterior, on the grid",
         unit="nats",
         better="lower",
         measure=_grid("kl"),
@@ -555,7 +555,7 @@ _SCORES = (
         name="best_kl",
         symbol="approximation gap",
         title="exact approximation gap",
-        explanation="KL(q‖p) of the diagonal Gaussian that is best for the instance",
+        explanation="KL(q‖p) of the best diagonal Gaussian for the instance",
         unit="nats",
         better="lower",
         measure=_grid("best_kl"),
@@ -566,7 +566,7 @@ _SCORES = (
         name="grid_amortization_gap",
         symbol="amortization gap",
         title="exact amortization gap",
-        explanation="the inference gap less the approximation gap",
+        explanation="the inference gap minus the approximation gap",
         unit="nats",
         better="lower",
         derive=lambda kl, best_kl: grid_gaps(kl, best_kl).amortization,

@@ -1,8 +1,8 @@
-"""How long tasks take relative to each other: interleaved repeats, medians and ratios.
+"""Relative run times of tasks, from interleaved repeats.
 
-A machine that does other work as well slows down for seconds at a time, so tasks that are timed one after the other
-cannot be compared. Here the tasks take turns, and every time is divided by the mean of the reference's times just
-before and just after it.
+A machine under other load slows down for seconds at a time, so tasks that are timed one after the other cannot be
+compared. Here the tasks take turns, and every time is divided by the mean of the reference's times just before and just
+after it.
 """
 
 import statistics
@@ -22,11 +22,11 @@ __all__ = ["Timing", "inference_times", "interleaved_times"]
 
 @dataclass(frozen=True)
 class Timing:
-    """How long one task takes.
+    """The run time of one task.
 
     Attributes:
         seconds: The time of one call, one number per repeat.
-        ratios: The time divided by the reference's, one number per repeat.
+        ratios: The time divided by that of the reference, one number per repeat.
     """
 
     seconds: tuple[float, ...]
@@ -44,7 +44,7 @@ class Timing:
 
     @property
     def fastest(self) -> float:
-        """The shortest time of one call in seconds: of short tasks, the one that other work disturbed least."""
+        """The shortest time of one call in seconds; for short tasks, the least disturbed by other load."""
         return min(self.seconds)
 
     @property
@@ -67,14 +67,14 @@ def interleaved_times(
 ) -> dict[str, Timing]:
     """Time tasks that take turns; the first one is the reference.
 
-    The reference runs before and after every task, also before and after itself: its own ratios show how much times
-    vary on this machine. One round to warm up is not counted.
+    The reference runs before and after every task, including itself, so its own ratios show how much times vary on this
+    machine. One warm-up round is not counted.
 
     Arguments:
-        tasks: What to run, by name.
-        repeats: Rounds that are counted.
-        calls: Calls per round, which are timed together.
-        most_seconds: After this many seconds no new round begins; at least one is counted.
+        tasks: The functions to time, by name.
+        repeats: The number of rounds, without the warm-up round.
+        calls: The number of calls per round, which are timed together.
+        most_seconds: No new round begins after this many seconds; at least one is counted.
     """
     began = time.perf_counter()
     reference = next(iter(tasks.values()))
@@ -110,22 +110,22 @@ def inference_times(
     calls: int = 1,
     most_seconds: float | None = None,
 ) -> dict[str, Timing]:
-    """Time the inference of models: encoding a batch, and drawing one z for every instance.
+    """Time the inference of models: encoding a batch and drawing one z per instance.
 
-    Drawing is part of it because some methods, such as flows, do most of their work there.
+    Drawing is included because some methods, such as flows, do most of their work there.
 
     Arguments:
         models: The models by name, all on one device; the first is the reference.
         x: The batch `(batch, *shape)`, on the models' device.
-        repeats: Rounds that are counted.
-        calls: Batches per round.
+        repeats: The number of rounds, without the warm-up round.
+        calls: The number of batches per round.
         most_seconds: See `interleaved_times`.
     """
 
     def infer(vae: "VAE") -> None:
         with torch.no_grad():
             vae.encode(x).sample()
-        if x.is_cuda:  # kernels are only queued so far
+        if x.is_cuda:  # the kernels have only been queued
             torch.cuda.synchronize(x.device)
 
     tasks = {name: lambda vae=vae: infer(vae) for name, vae in models.items()}
