@@ -54,7 +54,7 @@ def test_first_weights_and_the_mode_do_not_matter():
         {"act": functools.partial(nn.functional.leaky_relu, negative_slope=0.3)},
         {"act": nn.GELU()},
     ],
-    ids=str,
+    ids=["number", "tensor", "list", "buffer", "frozen", "builtin", "lambda", "partial", "module"],
 )
 def test_everything_else_matters(change):
     assert fingerprint(Scaled(**change)) != fingerprint(Scaled())
