@@ -90,7 +90,7 @@ def test_a_set_of_which_something_is_missing_is_not_right(gpin, tmp_path, monkey
     monkeypatch.setitem(fetching.FILES, "cifar10", originals)
     said = gpin("data", "check", "cifar10")
     assert said.code == 1
-    assert "cifar10 is not complete: 3 images in its train part, not 50,000" in said.err
+    assert "cifar10 is incomplete: its train part has 3 images instead of 50,000" in said.err
 
 
 def test_a_set_of_a_package_that_is_not_installed_is_not_there(gpin, monkeypatch):

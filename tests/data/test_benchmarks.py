@@ -119,7 +119,7 @@ def test_celeba_takes_the_centred_square(folder, size):
         ("mnist", {"train-images-idx3-ubyte.gz": b"no gzip"}, "is damaged"),
         ("mnist", {"train-images-idx3-ubyte.gz": gzip.compress(b"no idx at all")}, "not an idx file"),
         ("mnist", {"train-images-idx3-ubyte.gz": gzip.compress(idx(random_bytes(2, 3)))[:-9]}, "is damaged"),
-        ("mnist", {"train-images-idx3-ubyte": idx(random_bytes(2, 3))[:-1]}, "should hold 2 × 3 bytes, it has 5"),
+        ("mnist", {"train-images-idx3-ubyte": idx(random_bytes(2, 3))[:-1]}, "should hold 2 × 3 bytes, but has 5"),
         ("mnist", {"train-images-idx3-ubyte": b"\x00\x00\x08\x03\x00"}, "ends within its header"),
         ("omniglot", {"omniglot28.npz": b"nothing"}, "not the expected npz file"),
         ("omniglot", {}, "^omniglot28.npz is not in .*GPIN_DATA"),

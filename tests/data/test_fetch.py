@@ -103,19 +103,19 @@ def test_a_progress_bar_is_shown_on_request(two_files, tmp_path, capfd):
 
 def test_a_wrong_checksum_is_refused_and_nothing_kept(server, two_files, tmp_path):
     server.files["/b.gz"] = b"other"
-    refused("mnist", tmp_path, r"b\.gz could not be fetched, and nothing was kept: .*/b\.gz gave a file with the wrong")
+    refused("mnist", tmp_path, r"b\.gz could not be fetched, and nothing was kept: .*/b\.gz: the file has the wrong")
     assert left(tmp_path) == ["mnist/a.gz"]  # which came before, whole
 
 
 def test_a_transfer_that_breaks_off_is_refused_and_nothing_kept(server, two_files, tmp_path):
     server.extra["/a.gz"] = 1000
-    refused("mnist", tmp_path, r"nothing was kept: .*/a\.gz gave a transfer that broke off")
+    refused("mnist", tmp_path, r"nothing was kept: .*/a\.gz: the transfer was interrupted")
     assert left(tmp_path) == []
 
 
 def test_a_file_that_is_not_there_is_refused(server, two_files, tmp_path):
     del server.files["/a.gz"]
-    refused("mnist", tmp_path, r"/a\.gz gave status 404")
+    refused("mnist", tmp_path, r"/a\.gz: status 404")
     assert left(tmp_path) == []
 
 
@@ -124,7 +124,7 @@ def test_a_server_that_is_gone_is_refused(two_files, tmp_path, monkeypatch):
         port = socket.getsockname()[1]
     gone = dataclasses.replace(two_files[0], urls=(f"http://127.0.0.1:{port}/a.gz",))
     monkeypatch.setitem(FILES, "mnist", (gone,))
-    refused("mnist", tmp_path, r"/a\.gz gave no connection")
+    refused("mnist", tmp_path, r"/a\.gz: no connection")
     assert left(tmp_path) == []
 
 
@@ -146,14 +146,14 @@ def test_a_transfer_that_failed_is_tried_again(server, two_files, tmp_path, monk
 def test_a_file_that_differs_is_left_alone_and_named(server, two_files, tmp_path):
     (tmp_path / "mnist").mkdir()
     (tmp_path / "mnist" / "a.gz").write_bytes(b"my own")
-    refused("mnist", tmp_path, r"a\.gz is not the original: its checksum is sha256:.*; move it away, and fetch again")
+    refused("mnist", tmp_path, r"a\.gz is not the original: its checksum is sha256:.*; move it away and fetch again")
     assert (tmp_path / "mnist" / "a.gz").read_bytes() == b"my own"
     assert server.asked == []
 
 
 def test_a_folder_that_cannot_be_written_is_named(two_files, tmp_path):
     (tmp_path / "mnist").write_text("a file in the way")
-    refused("mnist", tmp_path, "mnist cannot be kept in .*mnist")
+    refused("mnist", tmp_path, "mnist cannot be stored in .*mnist")
 
 
 def tar(**members):

@@ -102,7 +102,7 @@ def test_the_volume_turns_densities_into_the_units_of_the_data():
     torch.testing.assert_close(scaled - chosen.log_volume(3), direct, rtol=1e-4, atol=1e-4)
     assert Scaling(kind="pixels", scale=(255.0,)).log_volume(784) == pytest.approx(784 * math.log(255))
     assert Scaling(kind="none").log_volume(9) == 0
-    with pytest.raises(gpin.InputError, match="an instance has 4 numbers but 3 are scaled"):
+    with pytest.raises(gpin.InputError, match="an instance has 4 values, but the scaling is for 3"):
         chosen.log_volume(4)
 
 
@@ -194,7 +194,7 @@ def test_a_scaling_goes_through_json_without_loss_and_checks_itself():
     for wrong in ({"offset": (1.0, 2.0)}, {"scale": (0.0,)}, {"scale": (float("nan"),)}, {"scale": ()}):
         with pytest.raises(gpin.InputError):
             Scaling.parse({"kind": "standardised", **wrong}, "scaling")
-    with pytest.raises(gpin.InputError, match="the data has 3 columns but 4 are scaled"):
+    with pytest.raises(gpin.InputError, match="the data has 3 columns, but the scaling is for 4"):
         chosen.apply(np.zeros((2, 3)))
-    with pytest.raises(gpin.InputError, match="the data has 3 columns but 4 are scaled"):
+    with pytest.raises(gpin.InputError, match="the data has 3 columns, but the scaling is for 4"):
         check_values(np.zeros((2, 3)), chosen)

@@ -137,7 +137,7 @@ def test_a_scaling_that_is_given_is_used_and_must_fit():
     )
     with pytest.raises(gpin.InputError, match="binary data must be 0 or 1"):
         split_and_scale(source(values), DataConfig(), Scaling(kind="binary"))
-    with pytest.raises(gpin.InputError, match="the data has 2 columns but 3 are scaled"):
+    with pytest.raises(gpin.InputError, match="the data has 2 columns, but the scaling is for 3"):
         split_and_scale(source(values[:, :2]), DataConfig(), given)
 
 
@@ -162,7 +162,7 @@ def test_columns_are_matched_by_name():
     values = RNG.normal(size=(5, 3))
     data = as_model_data(source(values, columns=("a", "b", "c")), (2,), NONE, ("c", "a"))
     torch.testing.assert_close(data[:], torch.from_numpy(values[:, [2, 0]].astype(np.float32)))
-    with pytest.raises(gpin.InputError, match=r"some lacks the column 'bb' that .*: did you mean 'b'\?"):
+    with pytest.raises(gpin.InputError, match=r"some has no column 'bb', which .*: did you mean 'b'\?"):
         as_model_data(source(values, columns=("a", "b", "c")), (2,), NONE, ("a", "bb"))
     same = source(values, columns=("a", "b", "c"))
     assert as_model_data(same, (3,), NONE, ("a", "b", "c")).values is values

@@ -55,7 +55,7 @@ def test_a_benchmark_is_opened_by_its_name_even_beside_a_folder_of_that_name(tmp
 
 def test_what_is_not_there_is_named_with_advice(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused("mnst", r"unknown data 'mnst': did you mean 'mnist'\? .*, or give the path of a file")
+    refused("mnst", r"unknown data 'mnst': did you mean 'mnist'\? .*, or pass the path of a file")
     refused("none.npy", r"none\.npy does not exist")
     refused("a/b", r"a/b does not exist")
     refused(3, "the data must be a path, got 3")
@@ -65,8 +65,8 @@ def test_what_is_not_there_is_named_with_advice(tmp_path, monkeypatch):
     refused("a\nb.npy", r"a b\.npy does not exist")
     refused(save(tmp_path / "a\nb.npy", np.zeros(3)), r"a b\.npy holds an array of shape")
     refused(text(tmp_path / "a.csv", '"a\nb",c\n1,x\n'), "choose numeric columns with `columns=a b`")
-    refused(text(tmp_path / "notes.doc", "hello"), r"notes\.doc is of no known kind: expected \.npy")
-    refused(picture(tmp_path / "one" / "a.png", np.zeros((4, 4), np.uint8)) / "a.png", "give the folder")
+    refused(text(tmp_path / "notes.doc", "hello"), r"notes\.doc has no known format: expected \.npy")
+    refused(picture(tmp_path / "one" / "a.png", np.zeros((4, 4), np.uint8)) / "a.png", "pass the folder")
 
 
 @pytest.mark.parametrize(("name", "short"), [("My faces (2).npy", "My-faces-2"), ("é.npy", "é"), ("...npy", "data")])
@@ -185,7 +185,7 @@ def test_an_archive_that_does_not_fit_on_the_disk_is_refused_before_it_is_unpack
     np.savez_compressed(tmp_path / "a.npz", np.zeros((1000, 1000)))
     free = reading.shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(reading.shutil, "disk_usage", lambda folder: free)
-    refused(tmp_path / "a.npz", r"takes 0\.0 GiB unpacked but .* set TMPDIR")
+    refused(tmp_path / "a.npz", r"takes 0\.0 GiB unpacked, but .* set TMPDIR")
 
 
 class _Bomb:
@@ -270,14 +270,14 @@ def test_columns_are_chosen_in_the_order_asked_for(tmp_path):
         ("a,a\n1,2\n", "more than one column named 'a'"),
         (",a\n0,2\n", "column 1 is without a name, perhaps an index: choose columns with `columns=a`"),
         ("a,b\n1,2\n3\n", "Expected 2 columns, got 1"),
-        ("a,b\n1,\n", r"column 'b' lacks a value in row 0 \(counting from 0; 1 in all\)"),
-        ("a,b\n1,2\n3,NaN\n5,nan\n", r"column 'b' lacks a value in row 1 \(counting from 0; 2 in all\)"),
+        ("a,b\n1,\n", r"column 'b' has no value in row 0 \(counting from 0; 1 missing in total\)"),
+        ("a,b\n1,2\n3,NaN\n5,nan\n", r"column 'b' has no value in row 1 \(counting from 0; 2 missing in total\)"),
         ("a,b\n1,2\n3,4\n5,Oslo\n", r"'b' holds text \(first: 'Oslo' in row 2, .*numeric columns with `columns=a`$"),
         ("a,b\n1,2020-01-01\n", "column 'b' holds dates or times .*2020-01-01"),
         ("a\nx\n", "there is no numeric column"),
         ("a,b,c\nx,y,1\n", "columns 'a', 'b' hold text"),
         ("a,b\n1,,\n", "Expected 2 columns"),
-        ("a,b\n,\n,\n", "column 'a' lacks a value in row 0"),
+        ("a,b\n,\n,\n", "column 'a' has no value in row 0"),
         ("1_0,2\n3,4\n", "no column '1'"),
     ],
 )
@@ -292,8 +292,8 @@ def test_parquet_tables_that_cannot_be_used_are_named(tmp_path):
         pyarrow.parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
         return tmp_path / "a.parquet"
 
-    refused(write(a=[1, None, 3]), "column 'a' lacks a value in row 1")
-    refused(write(a=[1.0, float("nan")]), "column 'a' lacks a value in row 1")
+    refused(write(a=[1, None, 3]), "column 'a' has no value in row 1")
+    refused(write(a=[1.0, float("nan")]), "column 'a' has no value in row 1")
     refused(write(a=[[1, 2], [3]]), r"column 'a' holds list<.*int64> \(first: \[1, 2\] in row 0")
     refused(write(a=pa.array([], pa.float32())), "has no rows")
     refused(write(a=[1, 2], __index_level_0__=[0, 1]), "named '__index_level_0__', an index: .*`columns=a`")
@@ -349,7 +349,7 @@ def test_sixteen_bits_become_eight(tmp_path):
     picture(tmp_path / "a.png", values)
     assert np.array_equal(open_source(tmp_path).values[0, 0], np.rint(values / 257))
     picture(tmp_path / "b.tif", values.astype(np.float32))
-    refused(tmp_path, r"b\.tif has 32 bits a pixel")
+    refused(tmp_path, r"b\.tif has 32 bits per pixel")
 
 
 def test_mixed_sizes_need_a_size_and_are_cropped_around_the_centre(tmp_path):

@@ -39,5 +39,5 @@ def test_semicolons_inside_of_a_row_with_commas_are_no_decimal_commas(tmp_path):
 def test_a_column_that_is_asked_for_twice_is_named(tmp_path, ending):
     path, table = tmp_path / f"a{ending}", pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0]})
     pa.csv.write_csv(table, path) if ending == ".csv" else pa.parquet.write_table(table, path)
-    with pytest.raises(gpin.InputError, match="column 'a' is asked for 2 times: once is enough"):
+    with pytest.raises(gpin.InputError, match="column 'a' is given 2 times: name each column once"):
         open_source(path, SourceConfig(columns=("a", "b", "a")))

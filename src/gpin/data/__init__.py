@@ -1,4 +1,4 @@
-"""Data: benchmark sets, arrays, tables and pictures; the paper's splits; scaling; and anything as batches."""
+"""Reading, splitting, scaling and batching of data: benchmark sets, arrays, tables and pictures."""
 
 from gpin.data.batches import Batches, hold_out
 from gpin.data.benchmarks import BENCHMARKS, Benchmark, Images, data_folder, load_benchmark

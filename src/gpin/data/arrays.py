@@ -1,4 +1,4 @@
-"""NumPy's files, .npy and .npz, memory-mapped. Pickles inside are never executed."""
+"""Memory-mapped .npy and .npz files. Pickles in them are never loaded."""
 
 import shutil
 import warnings
@@ -15,14 +15,14 @@ __all__ = ["instances", "read_npy", "read_npz"]
 
 
 def read_npy(path: Path) -> np.ndarray:
-    """The array of a .npy file; it stays on disk."""
+    """The array of an .npy file, memory-mapped."""
     with reading(path, "an .npy file"), warnings.catch_warnings(), open(path, "rb") as file:
-        warnings.simplefilter("ignore")  # about headers written by Python 2
+        warnings.simplefilter("ignore")  # warnings about headers written by Python 2
         return array_file(file, path.stat().st_size)
 
 
 def read_npz(path: Path, key: str | None) -> np.ndarray:
-    """One array of an .npz archive, by its key where there are several, unpacked to a temporary file."""
+    """One array of an .npz archive, unpacked to a temporary file; `key` chooses it if there are several."""
     with reading(path, "an .npz archive"), zipfile.ZipFile(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
         if not members:
@@ -43,12 +43,12 @@ def read_npz(path: Path, key: str | None) -> np.ndarray:
 
 
 def instances(array: np.ndarray, path: Path) -> np.ndarray:
-    """An array with instances first: a table `(n, columns)`, or images `(n, channels, height, width)`.
+    """An array with one instance per row: a table `(n, columns)`, or images `(n, channels, height, width)`.
 
-    Images may come as `(n, height, width)` and with their channels last. The result is a view: nothing is read.
+    Images may also have the shape `(n, height, width)`, or their channels last. The result is a view: nothing is read.
     """
     if array.dtype.kind not in "biuf":
-        raise InputError(f"{path} must hold numbers, it holds an array of dtype {array.dtype}")
+        raise InputError(f"{path} must hold numbers, but holds an array of dtype {array.dtype}")
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[1] not in (1, 3):

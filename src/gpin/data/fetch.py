@@ -1,7 +1,7 @@
-"""Fetch the benchmark sets from their public places, and say which of their files are here and right.
+"""Download the benchmark sets from their public sources, and check the files that are present.
 
-A file appears whole and verified, or not at all. Checksums are the publishers' or, of MNIST, those of the original
-files; OMNIGLOT's has never been published, so that file is verified by reading it.
+A file is stored only once it is complete and verified. Checksums are those of the publishers or, for MNIST, of the
+original files. None has been published for OMNIGLOT, so that file is verified by reading it.
 """
 
 import contextlib
@@ -27,19 +27,19 @@ from gpin.data.io import one_line
 __all__ = ["FILES", "FileCheck", "RemoteFile", "check", "fetch", "where"]
 
 RETRIES = 2
-"""How often a transfer that failed is tried again."""
+"""How often a failed transfer is retried."""
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a set and where it comes from.
+    """A file of a set and its source.
 
     Arguments:
-        name: Its path below the folder of the set.
-        checksum: "sha256:…" or "md5:…"; None where none is known.
-        size: Bytes; None where that is not known.
-        urls: Where it is, the best first. None at all means that it has to be got by hand.
-        archive: The .tar.gz file of which it is a member of the same name.
+        name: The path relative to the folder of the set.
+        checksum: "sha256:…" or "md5:…"; None if it is not known.
+        size: The size in bytes; None if it is not known.
+        urls: The addresses, in order of preference; empty for a file that must be downloaded by hand.
+        archive: The .tar.gz file that contains it under the same name.
     """
 
     name: str
@@ -51,7 +51,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class FileCheck:
-    """A file of a set: whether it is there, what it is, and whether it is the original (None: nobody knows)."""
+    """A file of a set: whether it is present, its size and hash, and whether it is the original (None if unknown)."""
 
     path: Path
     found: bool
@@ -112,23 +112,23 @@ FILES: dict[str, tuple[RemoteFile, ...]] = {
         _svhn("train_32x32.mat", 182_040_794, "e26dedcc434d2e4c54c9b2d4a06d8373"),
         _svhn("test_32x32.mat", 64_275_384, "eb5a983be6a315427106f1b164d9cef3"),
     ),
-    # Behind confirmation pages, which no program gets through reliably.
+    # Behind confirmation pages, so it cannot be downloaded reliably.
     "celeba": (RemoteFile("img_align_celeba.zip", "md5:00d2c5bc6d35e252742224ab0c1e8fcb", 1_443_490_838),),
 }
 
 BY_HAND = {"celeba": "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"}
-"""Pages from which a person gets the files that have no address of their own."""
+"""The pages from which to download the files that have no address of their own."""
 
 
 def fetch(name: str, folder: str | os.PathLike[str] | None = None, progress: bool | None = None) -> Path:
-    """Fetch what is missing of a benchmark set, and return its folder.
+    """Download the missing files of a benchmark set, and return its folder.
 
-    Files that are here and right are left alone, and so are files that differ from the originals: those are named.
+    Existing files are never changed; if one differs from the original, InputError is raised.
 
     Arguments:
-        name: Of the set.
-        folder: The folder of all sets, in which this one has a folder of its name; by default `data_folder()`.
-        progress: Show a progress bar; by default where there is a terminal.
+        name: The name of the set.
+        folder: The folder that contains the folders of all sets; by default `data_folder()`.
+        progress: Whether to show a progress bar; by default, only in a terminal.
     """
     _benchmark(name)
     inside = _inside(name, folder)
@@ -136,7 +136,9 @@ def fetch(name: str, folder: str | os.PathLike[str] | None = None, progress: boo
     missing = [file for file in FILES[name] if not _is_here(name, inside, file)]
     for file in missing:
         if not file.urls and file.archive is None:
-            raise InputError(f"{name} cannot be fetched by a program: put {file.name} from {BY_HAND[name]} in {inside}")
+            raise InputError(
+                f"{name} cannot be downloaded automatically: put {file.name} from {BY_HAND[name]} in {inside}"
+            )
     try:
         inside.mkdir(parents=True, exist_ok=True)
         archives = {file.archive: None for file in missing if file.archive is not None}  # in order, each once
@@ -151,15 +153,15 @@ def fetch(name: str, folder: str | os.PathLike[str] | None = None, progress: boo
                     (inside / part.name).parent.mkdir(exist_ok=True)
                     os.replace(made, inside / part.name)
     except OSError as error:
-        raise FetchError(f"{name} cannot be kept in {inside}: {one_line(error)}") from None
+        raise FetchError(f"{name} cannot be stored in {inside}: {one_line(error)}") from None
     finally:
         with contextlib.suppress(OSError):
-            inside.rmdir()  # unless there is something in it
+            inside.rmdir()  # only if it is empty
     return inside
 
 
 def check(name: str, folder: str | os.PathLike[str] | None = None) -> list[FileCheck]:
-    """Every original file of a set, and after them other files that lie in its folder."""
+    """Check every original file of a set, and list the other files in its folder after them."""
     _benchmark(name)
     inside = _inside(name, folder)
     found = []
@@ -176,7 +178,7 @@ def check(name: str, folder: str | os.PathLike[str] | None = None) -> list[FileC
 
 
 def where(name: str, folder: str | os.PathLike[str] | None = None) -> str | None:
-    """Where a set is read from: its folder, or the package that it comes with; None if its files are not here."""
+    """The folder of a set, or the package that contains it; None if it is not present."""
     if name not in BENCHMARKS:
         raise InputError(f"unknown data set {name!r}: {suggest(str(name), list(BENCHMARKS))}")
     benchmark, inside = BENCHMARKS[name], _inside(name, folder)
@@ -191,7 +193,7 @@ def _inside(name: str, folder: str | os.PathLike[str] | None) -> Path:
 
 
 def _benchmark(name: str) -> Benchmark:
-    """A set that consists of files."""
+    """The benchmark set of that name, which must consist of files."""
     if name not in BENCHMARKS:
         raise InputError(f"unknown data set {name!r}: {suggest(str(name), list(FILES))}")
     if name not in FILES:
@@ -205,12 +207,12 @@ def _is_here(name: str, inside: Path, file: RemoteFile) -> bool:
         return False
     reason = _what_is_wrong(name, path, file)
     if reason:
-        raise InputError(f"{path} is not the original: {reason}; move it away, and fetch again")
+        raise InputError(f"{path} is not the original: {reason}; move it away and fetch again")
     return True
 
 
 def _what_is_wrong(name: str, path: Path, file: RemoteFile) -> str | None:
-    """Why a file is not the original, by its checksum or, where there is none, by reading it."""
+    """Why a file is not the original, judged by its checksum or, without one, by reading it."""
     if file.checksum is not None:
         digest = _digest(path, file.checksum)
         return None if digest == file.checksum else f"its checksum is {digest} instead of {file.checksum}"
@@ -218,13 +220,13 @@ def _what_is_wrong(name: str, path: Path, file: RemoteFile) -> str | None:
     try:
         images = benchmark.read(path.parent)
     except InputError as error:
-        return str(error).replace(f"{path.parent}{os.sep}", "")  # which may be a temporary folder
+        return str(error).replace(f"{path.parent}{os.sep}", "")  # the folder may be temporary
     counts = (len(images.train), None if images.test is None else len(images.test))
     return None if counts == benchmark.counts else f"it holds {counts} images instead of {benchmark.counts}"
 
 
 def _digest(path: Path, like: str) -> str:
-    """The checksum of a file, by the algorithm that another one is of: "sha256:…" or "md5:…"."""
+    """The checksum of a file by the algorithm of another checksum, "sha256:…" or "md5:…"."""
     algorithm = like.partition(":")[0]
     with open(path, "rb") as file:
         return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
@@ -232,7 +234,7 @@ def _digest(path: Path, like: str) -> str:
 
 @contextlib.contextmanager
 def _downloaded(file: RemoteFile, inside: Path, shown: bool) -> Iterator[Path]:
-    """A file from the first of its places that gives it, verified, in a temporary folder beside its destination."""
+    """The path of a verified download from the first address that works, in a temporary folder in `inside`."""
     with extra("download"):
         import pooch
         import requests
@@ -246,11 +248,11 @@ def _downloaded(file: RemoteFile, inside: Path, shown: bool) -> Iterator[Path]:
             source.retry_if_failed = RETRIES
             with _Bar(file.name) if shown else contextlib.nullcontext(False) as bar:
                 download = pooch.HTTPDownloader(progressbar=bar, chunk_size=2**16, timeout=60)
-                logger.setLevel(logging.ERROR)  # a bar is all that is to be seen
+                logger.setLevel(logging.ERROR)  # show nothing but the progress bar
                 try:
                     path = Path(source.fetch(file.name, downloader=download))
                 except (requests.RequestException, ValueError) as error:
-                    reasons.append(f"{url} gave {_reason(error)}")
+                    reasons.append(f"{url}: {_reason(error)}")
                     continue
                 finally:
                     logger.setLevel(level)
@@ -265,16 +267,16 @@ def _reason(error: Exception) -> str:
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"status {error.response.status_code} ({error.response.reason})"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
-        return "a transfer that broke off"
+        return "the transfer was interrupted"
     if isinstance(error, requests.Timeout):
-        return "no answer in time"
+        return "the connection timed out"
     if isinstance(error, requests.ConnectionError):
         return "no connection"
-    return "a file with the wrong checksum" if isinstance(error, ValueError) else one_line(error)
+    return "the file has the wrong checksum" if isinstance(error, ValueError) else one_line(error)
 
 
 def _unpacked(archive: Path, file: RemoteFile) -> Path:
-    """The one member of an archive that is wanted, beside it; no path in the archive is trusted."""
+    """The path of one member of an archive, unpacked beside it under a fixed name, whatever paths the archive holds."""
     path = archive.with_name("unpacked")
     try:
         with tarfile.open(archive) as packed, open(path, "wb") as made:
@@ -289,7 +291,7 @@ def _unpacked(archive: Path, file: RemoteFile) -> Path:
 
 
 class _Bar:
-    """A progress bar of rich's with the four members that pooch uses."""
+    """A rich progress bar with the four members that pooch uses."""
 
     def __init__(self, name: str) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -309,7 +311,7 @@ class _Bar:
 
     @total.setter
     def total(self, total: int) -> None:
-        self.progress.reset(self.task, total=total or None)  # each attempt begins anew
+        self.progress.reset(self.task, total=total or None)  # each attempt starts from zero
 
     def update(self, count: int) -> None:
         self.progress.update(self.task, advance=count)

@@ -1,4 +1,4 @@
-"""The benchmark sets: which are at hand, and whether they are complete and original."""
+"""Listing of the benchmark sets, and checks that they are complete and original."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ __all__ = ["check_benchmark", "list_benchmarks"]
 
 
 def list_benchmarks() -> list[dict[str, Any]]:
-    """One record per benchmark set: name, title, shape, where it is (or None), and whether `fetch` can get it."""
+    """One record per benchmark set: name, title, shape, where it is (or None), and whether `fetch` can download it."""
     return [
         {
             "name": name,
@@ -23,10 +23,10 @@ def list_benchmarks() -> list[dict[str, Any]]:
 
 
 def check_benchmark(name: str) -> dict[str, Any]:
-    """A benchmark set's place, files and counts, and the first problem with them in a sentence (or None).
+    """The location, files and counts of a benchmark set, and the first problem with them as a sentence (or None).
 
-    The record has `name`, `where`, `files` (each with `file`, `found`, `bytes`, `sha256` and `original`), `problem`,
-    and where the set can be read `shape`, `train` and `test`.
+    The record has the keys `name`, `where`, `files` (each with `file`, `found`, `bytes`, `sha256` and `original`) and
+    `problem` and, if the set can be read, `shape`, `train` and `test`.
     """
     place = where(name)
     files = [
@@ -56,8 +56,8 @@ def _problem(record: dict[str, Any]) -> str | None:
     if wrong:
         return f"{name}: {wrong[0]} is not the original file: its checksum differs"
     if record["where"] is None:
-        return f"{name} is not there: gpin data fetch {name} gets it, or says how"
+        return f"{name} is not present: run `gpin data fetch {name}`"
     for part, count in zip(("train", "test"), BENCHMARKS[name].counts, strict=True):
         if record[part] != count:
-            return f"{name} is not complete: {record[part] or 0:,} images in its {part} part, not {count or 0:,}"
+            return f"{name} is incomplete: its {part} part has {record[part] or 0:,} images instead of {count or 0:,}"
     return None

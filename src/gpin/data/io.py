@@ -1,4 +1,4 @@
-"""What the readers of files share: damage said in a sentence, and room for what is unpacked."""
+"""Helpers of the file readers: errors about damaged files, and space for unpacked data."""
 
 import contextlib
 import math
@@ -18,24 +18,24 @@ from gpin._core.errors import InputError
 __all__ = ["array_file", "let_go", "listed", "one_line", "reading", "room_for", "temporary_file"]
 
 IN_MEMORY = 2**30
-"""Bytes up to which decoded data is kept in memory; what is larger goes to a temporary file."""
+"""Decoded data of up to this many bytes is kept in memory; larger data is stored in a temporary file."""
 
 
 @contextlib.contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
-    """Whatever a reader says about a damaged file becomes a sentence; `what` says what the file should have been."""
+    """Turn any error of a reader into an InputError; `what` is the expected kind of file, such as "a picture"."""
     try:
         yield
     except InputError:
         raise
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise InputError(f"{path} cannot be read: {one_line(error.strerror)}") from None
-    except Exception as error:  # readers raise anything, from zlib.error to SyntaxError
+    except Exception as error:  # readers raise all kinds of errors, from zlib.error to SyntaxError
         raise InputError(f"{path} is not {what}, or it is damaged: {one_line(error)}") from None
 
 
 def one_line(reason: object, most: int = 200) -> str:
-    """A message, or an error's, without line breaks and of bounded length.
+    """The message of an error, or another message, without line breaks and of bounded length.
 
     Example:
         >>> one_line(ValueError("two\\nlines"))
@@ -47,7 +47,7 @@ def one_line(reason: object, most: int = 200) -> str:
 
 
 def listed(names: list[str], most: int = 8) -> str:
-    """Names joined with commas, the first few of them where they are many.
+    """Names joined with commas, truncated if there are more than `most`.
 
     Example:
         >>> listed(["a", "b", "c"], most=2)
@@ -57,7 +57,7 @@ def listed(names: list[str], most: int = 8) -> str:
 
 
 def room_for(shape: tuple[int, ...], dtype: DTypeLike, what: str) -> np.ndarray:
-    """An array to be filled: in memory, or from 1 GiB on in a temporary file that vanishes with it."""
+    """An uninitialised array in memory or, above 1 GiB, in a temporary file that is deleted with it."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= IN_MEMORY:
         return np.empty(shape, dtype)
@@ -67,27 +67,27 @@ def room_for(shape: tuple[int, ...], dtype: DTypeLike, what: str) -> np.ndarray:
 
 @contextlib.contextmanager
 def temporary_file(size: int, what: str) -> Iterator[IO[bytes]]:
-    """A file without a name and with room for `size` bytes; an array that is mapped to it keeps it alive."""
+    """An unnamed file with space for `size` bytes; an array that is mapped to it keeps it alive."""
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
     if size > free:
         raise InputError(
-            f"{what} takes {size / 2**30:.1f} GiB unpacked but {folder} has {free / 2**30:.1f} free: set TMPDIR to a "
-            "folder with more room"
+            f"{what} takes {size / 2**30:.1f} GiB unpacked, but {folder} has {free / 2**30:.1f} GiB free: set TMPDIR "
+            "to a folder with more space"
         )
     with tempfile.TemporaryFile() as file:
         file.truncate(size)
         if size and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, size)  # a full disk is noticed here, not when the map is written to
+            os.posix_fallocate(file.fileno(), 0, size)  # a full disk fails here, not when the map is written to
         yield file
 
 
 def array_file(file: IO[bytes], size: int) -> np.ndarray:
-    """The array in an open .npy file of `size` bytes, memory-mapped: it stays on disk, and pickles stay unread."""
+    """The memory-mapped array in an open .npy file of `size` bytes; pickles are never loaded."""
     version = np.lib.format.read_magic(file)
     headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in headers:
-        raise ValueError(f"its .npy version is {version}; versions 1.0 and 2.0 hold plain numbers")
+        raise ValueError(f"its .npy version is {version}, but only versions 1.0 and 2.0 are supported")
     shape, fortran_order, dtype = headers[version](file)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, not numbers")
@@ -95,15 +95,15 @@ def array_file(file: IO[bytes], size: int) -> np.ndarray:
     if any(n < 0 for n in shape) or claimed > held:
         raise ValueError(f"its header claims shape {shape}, {claimed} bytes, but {held} follow")
     if claimed == 0:
-        return np.empty(shape, dtype)  # nothing cannot be mapped
+        return np.empty(shape, dtype)  # an empty range cannot be mapped
     return np.memmap(file, dtype, "r", file.tell(), shape, "F" if fortran_order else "C")
 
 
 def let_go(array: np.ndarray) -> None:
-    """Give back the memory through which a large array on disk was read; what is read again is mapped again."""
+    """Release the memory through which a large array on disk was read; pages are mapped again when they are needed."""
     base: object = array
     while base is not None:
-        # Of a private copy ("c"), the changes would be lost.
+        # A private copy (mode "c") would lose its changes.
         if isinstance(base, np.memmap) and base.mode in ("r", "r+") and hasattr(mmap, "MADV_DONTNEED"):
             mapped = getattr(base, "_mmap", None)
             if isinstance(mapped, mmap.mmap) and len(mapped) > IN_MEMORY:

@@ -1,4 +1,4 @@
-"""A folder of pictures as one array of bytes."""
+"""Reading of a folder of pictures into one array of bytes."""
 
 import os
 import warnings
@@ -14,7 +14,7 @@ from gpin.data.io import one_line, reading, room_for
 __all__ = ["PICTURES", "read_pictures"]
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
-"""Endings of the files that are read; others are left alone, and so is what is hidden."""
+"""The suffixes of the files that are read; other files and hidden files are ignored."""
 
 GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
 TURNED = range(5, 9)
@@ -24,17 +24,17 @@ TURNED = range(5, 9)
 def read_pictures(
     folder: Path, size: tuple[int, int] | None = None, grey: bool = False
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """All pictures below a folder in the order of their paths, uint8 `(n, channels, height, width)`, and these paths.
+    """All pictures in a folder and its subfolders, uint8 `(n, channels, height, width)`, and their sorted paths.
 
-    One channel if all of them are grey (or with `grey`), else three. A camera's turn is undone, what is transparent
-    lies on black, 16 bits become 8. With `size`, `(height, width)`, each is resized until it just covers that (bicubic,
-    antialiased) and what stands out on both sides is cut off; without it, all must have one size.
+    There is one channel if all pictures are grey (or with `grey`), and three otherwise. EXIF orientations are applied,
+    transparent pictures are placed on black, and 16 bits are reduced to 8. With `size`, `(height, width)`, each picture
+    is resized (bicubic, antialiased) and cropped at the centre; without it, all must have the same size.
     """
     files = _files(folder)
     if not files:
         raise InputError(f"{folder} holds no pictures: expected files that end in {', '.join(PICTURES)}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about metadata, which are not used
+        warnings.simplefilter("ignore")  # warnings about metadata, which is not used
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         seen = [_measure(path) for path in files]
         channels = 1 if grey or all(is_grey for _, is_grey in seen) else 3
@@ -47,12 +47,12 @@ def read_pictures(
 
 
 def _name(path: Path) -> str:
-    """A path as text that any file can hold, whatever its bytes."""
+    """A path as text that can be encoded as UTF-8, whatever its bytes."""
     return os.fsencode(path.as_posix()).decode("utf-8", "replace")
 
 
 def _files(folder: Path) -> list[Path]:
-    """The pictures below a folder, sorted; links to folders are not followed."""
+    """The sorted paths of the pictures in a folder and its subfolders; links to folders are not followed."""
     found = []
 
     def complain(error: OSError) -> None:
@@ -65,13 +65,15 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _measure(path: Path) -> tuple[tuple[int, int], bool]:
-    """Height and width of a picture the right way up and whether it is grey, from its header alone."""
+    """The height and width of a picture in its EXIF orientation, and whether it is grey, from the header alone."""
     with reading(path, "a picture"), _opened(path) as image:
         frames = getattr(image, "n_frames", 1)
-        if frames > 1 and image.format != "MPO":  # a camera's JPEG with previews
-            raise InputError(f"{path} holds {frames} pictures: give one picture a file")
+        if frames > 1 and image.format != "MPO":  # MPO is a camera's JPEG with previews
+            raise InputError(f"{path} holds {frames} pictures: each file must hold one picture")
         if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
-            raise InputError(f"{path} has 32 bits a pixel: save it with 8 or 16, or give all as one .npy array")
+            raise InputError(
+                f"{path} has 32 bits per pixel: save it with 8 or 16, or store all pictures in one .npy array"
+            )
         turned = image.getexif().get(0x0112) in TURNED
         return (image.width, image.height) if turned else (image.height, image.width), image.mode in GREY
 
@@ -80,7 +82,7 @@ def _opened(path: Path) -> Image.Image:
     try:
         return Image.open(path)
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        size = one_line(error).partition(",")[0]  # after which Pillow speaks of attacks
+        size = one_line(error).partition(",")[0]  # without Pillow's warning about attacks
         raise InputError(f"{path} is too large ({size}): make it smaller") from None
 
 
@@ -91,7 +93,7 @@ def _one_size(folder: Path, sizes: list[tuple[int, int]]) -> tuple[int, int]:
         height, width = counts[0][0]
         raise InputError(
             f"{folder} holds pictures of {len(counts)} sizes ({said}{', …' if len(counts) > 4 else ''}; height×width): "
-            f"bring them to one with `size={height}x{width}`"
+            f"resize them with, for example, `size={height}x{width}`"
         )
     return counts[0][0]
 
@@ -111,7 +113,7 @@ def _pixels(path: Path, channels: int, size: tuple[int, int]) -> np.ndarray:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """A picture of 16-bit greys (which older Pillow calls "I") as one of bytes: 65,535 = 257 × 255."""
+    """A picture of 16-bit greys (mode "I" in older versions of Pillow) reduced to 8 bits: 65,535 = 257 × 255."""
     if not image.mode.startswith("I"):
         return image
     return Image.fromarray(((np.asarray(image).astype(np.int64) + 128) // 257).astype(np.uint8))

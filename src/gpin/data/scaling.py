@@ -1,6 +1,6 @@
-"""From the units of the data to those of the model, and back.
+"""Conversion between the units of the data and those of the model.
 
-Data is gone through once, in pieces, so that an array on disk never comes into memory as a whole.
+Data is read once, in pieces, so that an array on disk is never loaded into memory as a whole.
 """
 
 import math
@@ -22,9 +22,9 @@ __all__ = ["Scaling", "ScalingKind", "check_values", "choose_scaling"]
 ScalingKind = Literal["auto", "pixels", "standardised", "binary", "none"]
 
 PIECE = 2**21
-"""Numbers that are looked at together: 16 MiB in float64."""
+"""The number of values processed at a time: 16 MiB in float64."""
 HUGE = 1e150
-"""The square of what is larger, or smaller than its inverse, is not a float64."""
+"""The square of a number above this, or below its inverse, is outside the range of float64."""
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -32,10 +32,10 @@ class Scaling(Config):
     """x = (value − offset) / scale, in float32.
 
     Arguments:
-        kind: "pixels" are bytes, divided by 255; "standardised" has mean 0 and variance 1 over the training data, each
-            column of a table by itself; "binary" is in {0, 1}; "none" leaves the numbers alone.
-        offset: One for all numbers of an instance, or one a column.
-        scale: As many, above zero.
+        kind: "pixels" divides bytes by 255; "standardised" gives mean 0 and variance 1 over the training data, for each
+            column of a table separately; "binary" is for values in {0, 1}; "none" keeps the values unchanged.
+        offset: One offset for all values of an instance, or one per column.
+        scale: As many positive scales as offsets.
     """
 
     kind: Literal["pixels", "standardised", "binary", "none"]
@@ -45,27 +45,27 @@ class Scaling(Config):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if len(self.offset) != len(self.scale) or min(self.scale) <= 0:
-            raise ValueError("offset and scale must have one length, and every scale must be above zero")
+            raise ValueError("offset and scale must have the same length, and every scale must be positive")
         return self
 
     def apply(self, values: np.ndarray) -> Tensor:
-        """Values in the units of the data, `(..., *shape)`, as the model sees them.
+        """Convert values in the units of the data, `(..., *shape)`, to those of the model.
 
         Example:
             >>> Scaling(kind="pixels", scale=(255.0,)).apply(np.array([[0, 51, 255]], np.uint8))
             tensor([[0.0000, 0.2000, 1.0000]])
         """
         values = np.asarray(values)
-        # float32 is exact for bytes; a mean that is large beside the deviation needs float64.
+        # float32 is exact for bytes; a mean that is large compared with the deviation needs float64.
         exact = values.dtype.itemsize == 1 and self.kind != "standardised"
         x = values.astype(np.float32 if exact else np.float64)
         scaled = (x - self._like(self.offset, x)) / self._like(self.scale, x)
         return torch.from_numpy(scaled.astype(np.float32, copy=False))
 
     def undo(self, x: Tensor | np.ndarray) -> np.ndarray:
-        """What the model gives, `(..., *shape)`, in the units of the data.
+        """Convert output of the model, `(..., *shape)`, to the units of the data.
 
-        Pixels come as bytes, rounded and clipped; standardised values as float64; others as they are, in float32.
+        Pixels are rounded and clipped to bytes; standardised values are float64; others are unchanged, in float32.
         """
         x = x.detach().cpu().numpy() if isinstance(x, Tensor) else x
         if self.kind in ("binary", "none"):
@@ -75,13 +75,13 @@ class Scaling(Config):
         return np.clip(np.rint(values), 0, 255).astype(np.uint8) if self.kind == "pixels" else values
 
     def log_volume(self, dims: int) -> float:
-        """Σ log scale over the `dims` numbers of an instance: log p(value) = log p(x) − log_volume."""
+        """Σ log scale over the `dims` values of an instance: log p(value) = log p(x) − log_volume."""
         if len(self.scale) not in (1, dims):
-            raise InputError(f"an instance has {dims} numbers but {len(self.scale)} are scaled")
+            raise InputError(f"an instance has {dims} values, but the scaling is for {len(self.scale)}")
         return math.fsum(map(math.log, self.scale)) * (dims if len(self.scale) == 1 else 1)
 
     def unfit(self, values: np.ndarray) -> np.ndarray:
-        """Which of the values, `(..., *shape)`, cannot be scaled: none of those it is for, or too large for float32."""
+        """Which of the values, `(..., *shape)`, cannot be scaled: not valid for this kind, or too large for float32."""
         if self.kind == "pixels":
             return (values < 0) | (values > 255) | (values != np.rint(values))
         if self.kind == "binary":
@@ -93,7 +93,7 @@ class Scaling(Config):
     @staticmethod
     def _like(numbers: tuple[float, ...], x: np.ndarray) -> np.ndarray:
         if len(numbers) not in (1, x.shape[-1] if x.ndim else 1):
-            raise InputError(f"the data has {x.shape[-1]} columns but {len(numbers)} are scaled")
+            raise InputError(f"the data has {x.shape[-1]} columns, but the scaling is for {len(numbers)}")
         return np.asarray(numbers, x.dtype)
 
 
@@ -106,24 +106,24 @@ def choose_scaling(
     columns: Sequence[str] | None = None,
     name: str = "the data",
 ) -> Scaling:
-    """The scaling for data, every value of which is checked.
+    """Choose the scaling of data and check every value.
 
-    "auto" takes what is in {0, 1} as binary, images of whole numbers from 0 to 255 as pixels and other images in [0, 1]
-    as they are; it standardises all else: images with one mean and deviation for all pixels, tables column by column.
-    Means and deviations are those of the training rows; what the data is, is decided on all of it.
+    "auto" treats values in {0, 1} as binary and images of whole numbers from 0 to 255 as pixels, and keeps other images
+    in [0, 1] unchanged. It standardises everything else: images with one mean and deviation for all pixels, tables
+    column by column. Means and deviations are those of the training rows; the kind is chosen from all data.
 
     Arguments:
-        values: `(count, channels, height, width)` or, a table, `(count, columns)`.
+        values: Images `(count, channels, height, width)` or a table `(count, columns)`.
         rows: The training rows of `values`; None for all.
-        kind: Which scaling; one that does not fit the data is refused.
-        test: A test part of its own, which is checked too.
-        columns: Names of the columns, for errors.
-        name: Of the data, for errors.
+        kind: The kind of scaling; InputError is raised if it does not fit the data.
+        test: A separate test part, which is checked too.
+        columns: The names of the columns, for error messages.
+        name: The name of the data, for error messages.
     """
     if kind not in get_args(ScalingKind):
         raise InputError(f"unknown scaling {kind!r}: {suggest(str(kind), list(get_args(ScalingKind)))}")
     data = _Data((values,) if test is None else (values, test), columns, name)
-    # Bytes are standardised only on request, and finding their mean takes longer than all else.
+    # Bytes are standardised only on request, and computing their moments would dominate the cost.
     moments = kind == "standardised" or (kind == "auto" and not (values.dtype in (np.uint8, bool) and data.images))
     survey = _survey(data, rows, moments)
     kind = _fitting(survey, data) if kind == "auto" else kind
@@ -138,14 +138,14 @@ def choose_scaling(
 def check_values(
     values: np.ndarray, scaling: Scaling, columns: Sequence[str] | None = None, name: str = "the data"
 ) -> None:
-    """Refuse values that are not numbers, or that a scaling which is given cannot be applied to."""
+    """Raise InputError if a value is not finite, or if the scaling cannot be applied to it."""
     data = _Data((values,), columns, name)
     _refuse_misfits(_survey(data, None, moments=False), data, scaling)
 
 
 @dataclass(frozen=True)
 class _Data:
-    """What is surveyed: the arrays, the first of which has the training rows, and what errors call it."""
+    """The arrays to survey, the first of which has the training rows, and their names in error messages."""
 
     parts: tuple[np.ndarray, ...]
     columns: Sequence[str] | None
@@ -159,7 +159,7 @@ class _Data:
         return f"column {index + 1}" if self.columns is None else f"column {self.columns[index]!r}"
 
     def pieces(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """The number of the part, the first row, and some rows of it."""
+        """The data in pieces, each with the index of its array and of its first row."""
         for number, part in enumerate(self.parts):
             step = max(1, PIECE // max(1, math.prod(part.shape[1:])))
             for start in range(0, len(part), step):
@@ -167,7 +167,7 @@ class _Data:
                 let_go(part)
 
     def first(self, bad: Callable[[np.ndarray], np.ndarray]) -> str:
-        """The first value that is bad and where it is, such as "-1 in row 3, column 'a'"."""
+        """The first bad value and its position, such as "-1 in row 3, column 'a'"."""
         for number, start, piece in self.pieces():
             found = bad(_wide(piece))
             if found.any():
@@ -175,12 +175,15 @@ class _Data:
                 where = f"pixel {tuple(place)}" if self.images else self.column(place[0])
                 part = " of the test part" if number else ""
                 return f"{piece[(row, *place)]:.6g} in row {start + row}{part}, {where} (rows count from 0)"
-        raise AssertionError("the survey saw a value that is not there")
+        raise AssertionError("no bad value was found")
 
 
 @dataclass(frozen=True)
 class _Survey:
-    """Range and wholeness of all values; moments and range of the training rows. By column of a table."""
+    """The range of all values, whether all are whole numbers, and the moments and range of the training rows.
+
+    Arrays have one entry per column of a table; for images they are scalars.
+    """
 
     low: np.ndarray
     high: np.ndarray
@@ -192,11 +195,11 @@ class _Survey:
 
 
 def _survey(data: _Data, rows: np.ndarray | None, moments: bool) -> _Survey:
-    """Go through the data once; not-a-number and infinity are refused on the way.
+    """Read the data once; NaN and infinite values raise InputError.
 
-    Means m and sums of squares s of two sets of a and b rows are joined by δ = m_b − m_a, m = m_a + δ b/(a+b),
-    s = s_a + s_b + δ² ab/(a+b) (Chan, Golub and LeVeque). The first row is subtracted from all, so that a mean which
-    is large beside the deviation costs no digits.
+    Means m and sums of squares s of two sets of a and b rows are combined by δ = m_b − m_a, m = m_a + δ b/(a+b),
+    s = s_a + s_b + δ² ab/(a+b) (Chan, Golub and LeVeque). The first row is subtracted from all rows, so that no digits
+    are lost if the mean is large compared with the deviation.
     """
     axis = None if data.images else 0
     chosen = np.ones(len(data.parts[0]), bool)
@@ -214,12 +217,12 @@ def _survey(data: _Data, rows: np.ndarray | None, moments: bool) -> _Survey:
             raise InputError(f"{data.name} holds {where}: every value must be a finite number; fill or remove it")
         whole = whole and (not floats or bool((x == np.rint(x)).all()))
         low, high = np.minimum(low, x.min(axis)), np.maximum(high, x.max(axis))
-        mine = chosen[start : start + len(piece)]
-        if number > 0 or not moments or not mine.any():
+        training = chosen[start : start + len(piece)]
+        if number > 0 or not moments or not training.any():
             continue
-        x = x[mine]
+        x = x[training]
         train_low, train_high = np.minimum(train_low, x.min(axis)), np.maximum(train_high, x.max(axis))
-        with np.errstate(over="ignore", invalid="ignore"):  # of what is larger than HUGE, which is refused
+        with np.errstate(over="ignore", invalid="ignore"):  # values above HUGE raise an error later
             if first is None:
                 first = x.flat[0] if data.images else x[0]
             x = x - first
@@ -235,12 +238,12 @@ def _survey(data: _Data, rows: np.ndarray | None, moments: bool) -> _Survey:
 
 
 def _wide(piece: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):  # a long double beyond float64 becomes infinite, which is refused
+    with np.errstate(over="ignore"):  # a long double beyond float64 becomes infinite, which raises an error later
         return np.asarray(piece, np.float64)
 
 
 def _fitting(survey: _Survey, data: _Data) -> Literal["pixels", "standardised", "binary", "none"]:
-    """What data is by its values."""
+    """The kind of scaling that fits the values."""
     low, high = survey.low.min(), survey.high.max()
     if survey.whole and low >= 0 and high <= 1:
         return "binary"
@@ -250,7 +253,7 @@ def _fitting(survey: _Survey, data: _Data) -> Literal["pixels", "standardised", 
 
 
 def _standardised(survey: _Survey, data: _Data) -> Scaling:
-    """Mean 0 and variance 1 over the training rows, where there is a variance."""
+    """The scaling to mean 0 and variance 1 over the training rows; raises InputError if the variance is zero."""
     low, high, mean, deviation = map(
         np.atleast_1d, (survey.train_low, survey.train_high, survey.mean, survey.deviation)
     )
@@ -272,15 +275,15 @@ def _standardised(survey: _Survey, data: _Data) -> Scaling:
         where = "its pixels" if data.images else data.column(i)
         raise InputError(
             f"{data.name}: {where} from {low[i]:.6g} to {high[i]:.6g} cannot be standardised in float64: "
-            "bring the data to other units"
+            "convert the data to other units"
         )
     return Scaling(kind="standardised", offset=tuple(mean.tolist()), scale=tuple(deviation.tolist()))
 
 
 def _refuse_misfits(survey: _Survey, data: _Data, scaling: Scaling) -> None:
-    """Refuse data of which the scaling cannot take every value; the ends of its range tell."""
+    """Raise InputError unless the scaling can be applied to every value, which the range of the values determines."""
     ends = np.stack([survey.low, survey.high]).astype(np.float64)
     if scaling.unfit(ends).any() or (scaling.kind in ("pixels", "binary") and not survey.whole):
         why = {"pixels": "pixels must be whole numbers from 0 to 255", "binary": "binary data must be 0 or 1"}
-        reason = why.get(scaling.kind, "that is too large for float32; bring the data to other units")
+        reason = why.get(scaling.kind, "that is too large for float32; convert the data to other units")
         raise InputError(f"{data.name} holds {data.first(scaling.unfit)}: {reason}")

@@ -1,4 +1,4 @@
-"""What a model is trained on: the parts of a source, scaled when they are read."""
+"""The data that a model is trained on: the parts of a source, scaled when they are read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,16 +20,16 @@ __all__ = ["DataConfig", "DataSet", "Rows", "as_model_data", "split_and_scale"]
 
 
 class Rows(Dataset[Tensor]):
-    """Some rows of an array, which is neither copied nor scaled as a whole: a batch is read, then scaled.
+    """Some rows of an array, read and scaled one batch at a time; the array is never copied as a whole.
 
-    `rows[0]` is an instance, `rows[:5]` a batch of five. In a `DataLoader`, whose batches `__getitems__` already makes,
-    give `collate_fn=torch.as_tensor`.
+    `rows[0]` is an instance, `rows[:5]` a batch of five. For a `DataLoader`, pass `collate_fn=torch.as_tensor`, because
+    `__getitems__` already returns batches.
 
     Arguments:
-        values: `(count, *shape)` in the units of the data, in memory or on disk.
-        rows: Which of them, and in which order.
-        scaling: From these units to the model's.
-        names: Of all `count` instances, where they have names.
+        values: The array `(count, *shape)` in the units of the data, in memory or on disk.
+        rows: The indices of the rows, in order.
+        scaling: Converts the units of the data to those of the model.
+        names: The names of all `count` instances, if they have names.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class Rows(Dataset[Tensor]):
         return len(self.rows)
 
     def __getitem__(self, index: int | slice) -> Tensor:
-        """One instance, `shape`; of a slice, a batch."""
+        """One instance of shape `shape`, or a batch for a slice."""
         if isinstance(index, slice):
             return self.__getitems__(np.arange(len(self))[index])
         return self.scaling.apply(self.values[self.rows[index]])
 
     def __getitems__(self, indices: Sequence[int] | np.ndarray | Tensor) -> Tensor:
-        """A batch, `(n, *shape)`, read in the order in which it lies on disk."""
+        """A batch `(n, *shape)`, read in the order of the rows on disk."""
         rows = self.rows[np.asarray(indices, np.int64)]
         order = np.argsort(rows, kind="stable")
         x = self.scaling.apply(self.values[rows[order]])
@@ -57,7 +57,7 @@ class Rows(Dataset[Tensor]):
         return batch
 
     def chosen(self, indices: np.ndarray) -> "Rows":
-        """Some of these rows, in that order; nothing is read."""
+        """A subset of these rows, in the given order; nothing is read."""
         return Rows(self.values, self.rows[indices], self.scaling, self.names)
 
     @property
@@ -70,11 +70,11 @@ class DataConfig(Config):
     """How data is read, scaled and split.
 
     Arguments:
-        source: How it is read: for `open_source`, which comes before `split_and_scale`.
-        scaling: "auto" chooses by what the data is, see `choose_scaling`.
-        seed: Of the split.
-        limit: Train on at most so many instances, chosen at random; validation and test parts stay whole.
-        validation_limit: Validate on at most so many, likewise.
+        source: How it is read, passed to `open_source` before `split_and_scale`.
+        scaling: The kind of scaling; "auto" chooses one that fits the data, see `choose_scaling`.
+        seed: The seed of the split.
+        limit: The maximum number of training instances, chosen at random; the other parts stay complete.
+        validation_limit: The maximum number of validation instances, chosen at random.
     """
 
     source: SourceConfig = SourceConfig()
@@ -86,7 +86,7 @@ class DataConfig(Config):
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """A source with its scaling, in three parts without common rows."""
+    """A source with its scaling, in three disjoint parts."""
 
     source: Source
     scaling: Scaling
@@ -101,14 +101,14 @@ class DataSet:
 
 
 def split_and_scale(source: Source, config: DataConfig, scaling: Scaling | None = None) -> DataSet:
-    """Split a source as the paper does and find its scaling; every value is checked.
+    """Split a source as in the paper and choose its scaling; every value is checked.
 
-    A source with a test part of its own keeps it and gives a tenth for validation; others are split 80/10/10.
+    A source with a separate test part keeps it and holds out a tenth for validation; others are split 80/10/10.
 
     Arguments:
-        source: What `open_source` opened.
+        source: A source from `open_source`.
         config: How to split and scale it.
-        scaling: That of an earlier run, used as it is; None finds one.
+        scaling: The scaling of an earlier run, used unchanged; None chooses one.
 
     Example:
         >>> from gpin.data import open_source
@@ -117,7 +117,7 @@ def split_and_scale(source: Source, config: DataConfig, scaling: Scaling | None 
         (100, 179, 179, 'pixels')
     """
     rows = split_rows(len(source.values), source.test is not None, config.seed)
-    # Streams of their own, so that a limit leaves the split as it is.
+    # Separate random streams, so that a limit does not change the split.
     train = _some(rows.train, config.limit, np.random.default_rng([config.seed, 1]))
     validation = _some(rows.validation, config.validation_limit, np.random.default_rng([config.seed, 2]))
     if scaling is None:
@@ -144,23 +144,24 @@ def _some(rows: np.ndarray, limit: int | None, random: np.random.Generator) -> n
 def as_model_data(
     source: Source, shape: tuple[int, ...], scaling: Scaling, columns: Sequence[str] | None = None
 ) -> Rows:
-    """All rows of a source, as data for a model that was trained on another; every value is checked.
+    """All rows of a source as data for a model that was trained on another source; every value is checked.
 
-    A test part of its own follows the rest. Columns are matched by name where both have names: their order does not
-    matter, and those that the model does not know are left out. Grey images are coloured for a model of coloured ones.
+    A separate test part follows the other rows. Columns are matched by name if both have names: their order does not
+    matter, and columns that the model does not know are dropped. For a model of colour images, grey images are repeated
+    in every channel.
 
     Arguments:
-        source: What `open_source` opened.
-        shape: Of the model's instances.
-        scaling: The model's.
-        columns: Names of the model's columns, where it has names.
+        source: A source from `open_source`.
+        shape: The shape of the model's instances.
+        scaling: The scaling of the model.
+        columns: The names of the model's columns, if they have names.
     """
     values = source.values if source.test is None else np.concatenate([source.values, source.test])
     if source.columns is not None and columns is not None:
         for name in columns:
             if name not in source.columns:
                 known = one_line(suggest(name, list(source.columns)), 4096)
-                raise InputError(f"{source.name} lacks the column {name!r} that the model was trained on: {known}")
+                raise InputError(f"{source.name} has no column {name!r}, which the model was trained on: {known}")
         if tuple(columns) != source.columns:
             values = values[:, [source.columns.index(name) for name in columns]]
     if len(shape) == 3 and values.shape[1:] == (1, *shape[1:]):
@@ -168,7 +169,7 @@ def as_model_data(
     if values.shape[1:] != tuple(shape):
         raise InputError(
             f"{source.name} holds {_said(values.shape[1:])}, but the model was trained on {_said(tuple(shape))}: "
-            "give data of that shape" + (" (`size` and `grey` for a folder of pictures)" if len(shape) == 3 else "")
+            "pass data of that shape" + (" (`size` and `grey` for a folder of pictures)" if len(shape) == 3 else "")
         )
     check_values(values, scaling, source.columns if columns is None else columns, source.name)
     return Rows(values, np.arange(len(values)), scaling, source.names)

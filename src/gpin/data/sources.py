@@ -1,4 +1,4 @@
-"""Data by name or path: a benchmark set, a file of arrays, a table, or a folder of pictures."""
+"""Opening of data by name or path: a benchmark set, an array file, a table, or a folder of pictures."""
 
 import hashlib
 import json
@@ -24,19 +24,19 @@ from gpin.data.tables import read_csv, read_parquet
 __all__ = ["FORMATS", "Format", "Source", "SourceConfig", "applicable_options", "open_source"]
 
 FINGERPRINT_ALL = 2**28
-"""Bytes up to which a fingerprint reads everything."""
+"""Up to this many bytes, a fingerprint includes all data."""
 FINGERPRINT_ROWS = 4096
-"""Rows that it reads of larger data."""
+"""The number of rows that a fingerprint includes of larger data."""
 
 
 class SourceConfig(Config):
-    """How data is read; an option that does not apply to the data is refused.
+    """How data is read; InputError is raised for an option that does not apply to the data.
 
     Arguments:
-        columns: Of a table: which columns, in this order.
-        key: Of an .npz archive with several arrays: which one.
-        size: Of a folder of pictures: the height and width to which all are brought.
-        grey: Of a folder of pictures: read them in one channel.
+        columns: For a table, the columns to read, in this order.
+        key: For an .npz archive with several arrays, the name of the array.
+        size: For a folder of pictures, the height and width to which all pictures are resized.
+        grey: For a folder of pictures, whether to convert them to one channel.
     """
 
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
@@ -47,17 +47,18 @@ class SourceConfig(Config):
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Data that was opened.
+    """Opened data.
 
     Arguments:
-        name: Short and fit for a file name.
-        location: What `open_source` opens again: a benchmark's name or an absolute path.
-        config: How it was read.
-        values: `(count, *shape)` in the units of the file; of a .npy file, on disk until it is indexed.
-        kind: Images are `(count, channels, height, width)`, a table is `(count, columns)`.
-        test: A test part of its own, where there is one.
-        columns: Their names, where a table has names.
-        names: Of the instances, where each is a file: its path below the folder.
+        name: A short name that is valid in file names.
+        location: The name of the benchmark or the absolute path, which `open_source` accepts again.
+        config: The options with which it was read.
+        values: The values `(count, *shape)` in the units of the file; those of an .npy file stay on disk until they are
+            indexed.
+        kind: "images" are `(count, channels, height, width)`, a "table" is `(count, columns)`.
+        test: The test part, if the data has a separate one.
+        columns: The names of a table's columns, if it has names.
+        names: The names of the instances if each is a file: its path relative to the folder.
     """
 
     name: str
@@ -75,15 +76,15 @@ class Source:
         return self.values.shape[1:]
 
     def fingerprint(self) -> str:
-        """sha256 over shapes, types, column names and content, whatever the path and the format of the file.
+        """The SHA-256 of shapes, types, column names and content, independent of the path and format of the file.
 
-        Of an array above 256 MiB, the content is that of 4,096 rows at even distances.
+        For an array above 256 MiB, the content is that of 4,096 evenly spaced rows.
         """
         parts = [self.values] + ([] if self.test is None else [self.test])
         about = [[part.shape, part.dtype.newbyteorder("=").name] for part in parts]
         found = hashlib.sha256(json.dumps([about, self.columns]).encode())
         for part in parts:
-            kind = np.dtype(np.float64) if part.dtype == np.longdouble else part.dtype  # which has unset bytes
+            kind = np.dtype(np.float64) if part.dtype == np.longdouble else part.dtype  # a long double has padding
             for rows in _rows_to_hash(part):
                 found.update(np.ascontiguousarray(rows, kind.newbyteorder("<")).tobytes())
                 let_go(part)
@@ -95,9 +96,9 @@ class Format:
     """A format of data files.
 
     Arguments:
-        read: Reads a file at a path, as a config says: values `(count, columns)` of a table or `(count, channels,
-            height, width)` of images, and the names of the columns where it has names.
-        options: The options of a `SourceConfig` that apply to it.
+        read: Reads the file at a path with the given options. Returns the values, `(count, columns)` for a table or
+            `(count, channels, height, width)` for images, and the names of the columns, if any.
+        options: The options of `SourceConfig` that apply to it.
     """
 
     read: Callable[[Path, SourceConfig], tuple[np.ndarray, tuple[str, ...] | None]]
@@ -114,7 +115,7 @@ FORMATS = {
     ".txt": _CSV,
     ".parquet": Format(lambda path, config: read_parquet(path, config.columns), ("columns",)),
 }
-"""The formats of data files, by the ending of a file's name in lower case."""
+"""The formats of data files by the suffix of the file name in lower case."""
 
 
 def _rows_to_hash(values: np.ndarray) -> Iterator[np.ndarray]:
@@ -128,8 +129,8 @@ def _rows_to_hash(values: np.ndarray) -> Iterator[np.ndarray]:
 def open_source(data: str | os.PathLike[str], config: SourceConfig | None = None) -> Source:
     """Open data by the name of a benchmark set or by a path.
 
-    A path leads to an array (`.npy`, which stays on disk, or `.npz`), a table (`.csv`, `.tsv`, `.txt`, `.parquet`) or a
-    folder of pictures. A benchmark's name wins over a folder of that name, which is opened as `./name`.
+    A path is that of an array (`.npy`, which stays on disk, or `.npz`), a table (`.csv`, `.tsv`, `.txt`, `.parquet`) or
+    a folder of pictures. The name of a benchmark takes precedence over a folder of that name; open that as `./name`.
 
     Example:
         >>> source = open_source("digits")
@@ -138,7 +139,7 @@ def open_source(data: str | os.PathLike[str], config: SourceConfig | None = None
     """
     try:
         return _opened(as_path(data, "the data"), os.fspath(data), config or SourceConfig())
-    except InputError as error:  # names of files and columns may hold anything
+    except InputError as error:  # names of files and columns may contain any characters
         raise InputError(one_line(error, 4096)) from None
 
 
@@ -148,7 +149,7 @@ def _opened(path: Path, name: str, config: SourceConfig) -> Source:
         images = load_benchmark(name)
         return Source(name, name, config, images.train, "images", images.test)
     if not name:
-        raise InputError("the data has an empty name: give a benchmark set, a file or a folder of pictures")
+        raise InputError("the name of the data is empty: pass a benchmark set, a file or a folder of pictures")
     try:
         path = Path(os.path.abspath(path.expanduser()))
         is_file, is_folder = path.is_file(), path.is_dir()
@@ -157,8 +158,8 @@ def _opened(path: Path, name: str, config: SourceConfig) -> Source:
     if not is_file and not is_folder:
         if os.path.basename(name) == name and not path.suffix:
             known = suggest(name, list(BENCHMARKS))
-            raise InputError(f"unknown data {name!r}: {known}, or give the path of a file or of a folder of pictures")
-        raise InputError(f"{path} does not exist: give a benchmark set, a file or a folder of pictures")
+            raise InputError(f"unknown data {name!r}: {known}, or pass the path of a file or of a folder of pictures")
+        raise InputError(f"{path} does not exist: pass a benchmark set, a file or a folder of pictures")
     named: dict[str, Any] = {"name": _short(path), "location": str(path), "config": config}
     _refuse_options(config, f"the folder {path}" if is_folder else str(path), applicable_options(path))
     if is_folder:
@@ -169,13 +170,13 @@ def _opened(path: Path, name: str, config: SourceConfig) -> Source:
         values, columns = FORMATS[ending].read(path, config)
         return Source(**named, values=values, kind="table" if values.ndim == 2 else "images", columns=columns)
     if ending in PICTURES:
-        raise InputError(f"{path} is one picture: give the folder that holds them all")
-    raise InputError(f"{path} is of no known kind: expected {', '.join(FORMATS)} or a folder of pictures")
+        raise InputError(f"{path} is a single picture: pass the folder that holds all pictures")
+    raise InputError(f"{path} has no known format: expected {', '.join(FORMATS)} or a folder of pictures")
 
 
 def applicable_options(data: str | os.PathLike[str]) -> tuple[str, ...]:
     """The options of a `SourceConfig` that apply to data of this name or path."""
-    path = Path(os.path.expanduser(data))  # which leaves an unknown user's alone
+    path = Path(os.path.expanduser(data))  # unlike Path.expanduser, does not fail for an unknown user
     if os.fspath(data) in BENCHMARKS:
         return ()
     if path.is_dir():
@@ -193,6 +194,6 @@ def _refuse_options(config: SourceConfig, what: str, applicable: tuple[str, ...]
 
 
 def _short(path: Path) -> str:
-    """A name for files made from data at this path: letters, digits, dots, dashes and underscores."""
+    """A short name of data at this path, made of letters, digits, dots, dashes and underscores."""
     stem = path.name if path.is_dir() else path.stem
     return re.sub(r"[^\w.-]+", "-", stem).strip("-.")[:40] or "data"

@@ -1,4 +1,4 @@
-"""The paper's splits: a tenth of the training part held out at random; without a test part, 80/10/10."""
+"""The splits of the paper: a random tenth of the training part is held out; without a test part, 80/10/10."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,7 +12,7 @@ __all__ = ["Parts", "SplitRows", "split", "split_rows"]
 
 
 class SplitRows(NamedTuple):
-    """Disjoint rows, each sorted so that reading from disk goes forwards; `test` is None if it comes apart."""
+    """Disjoint rows, sorted so that they are read from disk in order; `test` is None if the test part is separate."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -20,7 +20,7 @@ class SplitRows(NamedTuple):
 
 
 def split_rows(count: int, has_test: bool, seed: int = 0) -> SplitRows:
-    """Split `count` rows as the paper does; the seed chooses them, and nothing else that is random is touched.
+    """Split `count` rows as in the paper. The seed determines the split; no global random state is used.
 
     Example:
         >>> [len(rows) for rows in split_rows(50, has_test=False)]
@@ -38,7 +38,7 @@ def split_rows(count: int, has_test: bool, seed: int = 0) -> SplitRows:
 
 @dataclass(frozen=True)
 class Parts:
-    """Three disjoint parts, each `(count, *shape)`, and the rows of the first two in what they were taken from."""
+    """Three disjoint parts, each `(count, *shape)`, and the rows of the original training part in the first two."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -48,7 +48,7 @@ class Parts:
 
 
 def split(images: Images, seed: int = 0) -> Parts:
-    """Split a set as the paper does, into arrays of their own.
+    """Split a set as in the paper, into separate arrays.
 
     Example:
         >>> parts = split(Images(train=np.zeros((50, 1, 2, 2), np.uint8)))

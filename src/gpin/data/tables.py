@@ -1,4 +1,4 @@
-"""Tables with named columns: .csv (also with tabs or semicolons) and .parquet."""
+"""Reading of tables with named columns: .csv (also with tabs or semicolons) and .parquet."""
 
 import csv
 import re
@@ -18,17 +18,17 @@ from gpin.data.io import listed, one_line, reading, room_for
 __all__ = ["is_number", "read_csv", "read_parquet"]
 
 INDEX = re.compile(r"|__index_level_\d+__|Unnamed: \d+")
-"""Names under which pandas writes an index, which is not data."""
+"""The names that pandas gives to an index column, which is not data."""
 COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
-"""A number with a decimal comma, or with thousands set apart."""
+"""A number with a decimal comma or a thousands separator."""
 POINT = "numbers must have a decimal point and no commas"
 
 
 def read_csv(path: Path, columns: tuple[str, ...] | None) -> tuple[np.ndarray, tuple[str, ...]]:
     """A text table, `(n, columns)`, and the names of its columns.
 
-    The first row is a header unless all of its cells are numbers; columns without names are called 1, 2, ….
-    The separator is the one of comma, semicolon and tab that gives the first row the most cells.
+    The first row is a header unless all of its cells are numbers; without a header, columns are named 1, 2, ….
+    The separator is a comma, semicolon or tab, whichever splits the first row into the most cells.
     """
     with reading(path, "a table in UTF-8 text"):
         first, delimiter, blank = _first_row(path)
@@ -52,7 +52,7 @@ def read_parquet(path: Path, columns: tuple[str, ...] | None) -> tuple[np.ndarra
 
 
 def _first_row(path: Path) -> tuple[list[str], str, int]:
-    """The cells of the first row that is not empty, the separator that gives the most, and the empty rows before."""
+    """The cells of the first non-empty row, the separator that gives the most cells, and the number of rows before."""
     best: tuple[list[str], str, int] = ([], ",", 0)
     for delimiter in ",;\t":
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -68,7 +68,7 @@ def _first_row(path: Path) -> tuple[list[str], str, int]:
 
 
 def _has_decimal_commas(cells: list[str]) -> bool:
-    """Whether the cells of a row are numbers and some have a decimal comma; one cell alone may be two with a comma."""
+    """Whether the cells of a row are numbers, some with a decimal comma; a single cell may be two numbers instead."""
     whole = all(is_number(cell.replace(",", ".")) for cell in cells)
     return whole and len(cells) > 1 and any(COMMA.fullmatch(cell) for cell in cells)
 
@@ -79,11 +79,11 @@ def is_number(cell: str) -> bool:
         float(cell)
     except ValueError:
         return False
-    return "_" not in cell  # Python's numbers may have it, a table's do not
+    return "_" not in cell  # float() accepts underscores, which numbers in a table do not have
 
 
 def _chosen(path: Path, names: list[str], columns: tuple[str, ...] | None) -> list[str]:
-    """The columns to read: those asked for, or all."""
+    """The columns to read: those requested, or all."""
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise InputError(f"{path} has more than one column named {twice[0]!r}: names must differ")
@@ -100,16 +100,16 @@ def _chosen(path: Path, names: list[str], columns: tuple[str, ...] | None) -> li
         if name not in names:
             raise InputError(f"{path} has no column {name!r}: {suggest(name, names)}")
         if times > 1:
-            raise InputError(f"column {name!r} is asked for {times} times: once is enough")
+            raise InputError(f"column {name!r} is given {times} times: name each column once")
     return list(columns)
 
 
 def _values(path: Path, table: pa.Table) -> np.ndarray:
-    """The numbers of a table, `(n, columns)`, of the narrowest type that holds all columns."""
+    """The values of a table, `(n, columns)`, in the narrowest type that can hold all columns."""
     if table.num_rows == 0:
         raise InputError(f"{path} has no rows")
     numeric = [field.name for field in table.schema if _is_numeric(field.type)]
-    # A column without any value has type null; that is said below.
+    # A column without any values has the type null; the check for missing values below reports it.
     other = [field.name for field in table.schema if not _is_numeric(field.type) and not pa.types.is_null(field.type)]
     if other:
         advice = f"choose numeric columns with `columns={listed(numeric)}`" if numeric else "there is no numeric column"
@@ -121,8 +121,8 @@ def _values(path: Path, table: pa.Table) -> np.ndarray:
         if missing:
             row = next(i for i, value in enumerate(_plain(column)) if value is None or value != value)
             raise InputError(
-                f"{path}: column {name!r} lacks a value in row {row} (counting from 0; {missing} in all): fill or "
-                f"remove such rows, or leave the column out with `columns`"
+                f"{path}: column {name!r} has no value in row {row} (counting from 0; {missing} missing in total): "
+                f"fill or remove such rows, or leave the column out with `columns`"
             )
     arrays = [_numbers(table[name]) for name in table.column_names]
     values = room_for((table.num_rows, len(arrays)), np.result_type(*arrays), str(path))
@@ -137,7 +137,7 @@ def _is_numeric(kind: pa.DataType) -> bool:
 
 
 def _what_they_hold(table: pa.Table, names: list[str]) -> tuple[str, str]:
-    """Which columns are not numbers, and the first cell that is none."""
+    """A description of the columns that do not hold numbers, and the first cell that is not a number."""
     kind, values = table.schema.field(names[0]).type, _plain(table[names[0]])
     what = "dates or times" if pa.types.is_temporal(kind) else str(kind)
     if isinstance(next((value for value in values if value is not None), None), str | bytes):
@@ -154,7 +154,7 @@ def _quoted(names: list[str]) -> str:
 
 
 def _plain(column: pa.ChunkedArray) -> Any:
-    """The values of a column as Python's own, one at a time."""
+    """An iterator over the values of a column as Python objects."""
     return (value for chunk in column.chunks for value in (cell.as_py() for cell in chunk))
 
 
