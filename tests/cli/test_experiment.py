@@ -60,7 +60,7 @@ def test_run_then_status_then_table(gpin, tmp_path):
     first = gpin("experiment", "run", "digits", *options, "--workers", "1")
     assert (first.code, first.err) == (0, "")
     table = "gpin experiment table digits --store 'my store' --latent-dim 2 --rows vae"
-    assert first.out == f"2 of 2 runs done in my store: {table}\n"
+    assert first.out == f"2 of 2 runs done in my store; next: {table}\n"
     paths = [path for path in (tmp_path / "my store").rglob("*") if path.is_file() and "plans" not in path.parts]
     written = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
     again = gpin("experiment", "run", "digits", *options, "--json")
@@ -79,7 +79,9 @@ def test_run_then_status_then_table(gpin, tmp_path):
 def test_a_table_in_every_format(gpin, here, tmp_path):
     done = gpin("experiment", "run", "digits", *ROWS)
     assert (done.code, done.err) == (0, "")
-    assert done.out == "4 of 4 runs done in experiments: gpin experiment table digits --latent-dim 2 --rows vae,gp\n"
+    assert (
+        done.out == "4 of 4 runs done in experiments; next: gpin experiment table digits --latent-dim 2 --rows vae,gp\n"
+    )
     assert here[0]["threads"] == 1
     assert here[0]["workers"] >= 1
     to_file = gpin("experiment", "table", "digits", *ROWS, "--format", "markdown", "-o", "new/digits.md")
@@ -199,7 +201,7 @@ def test_a_table_of_nothing_says_what_to_do(gpin):
     said = gpin("experiment", "table", "digits", "--protocol", "paper", "--store", "none")
     assert (said.code, said.out) == (2, "")
     assert said.one_line
-    assert "none has no result of digits yet: gpin experiment run digits --protocol paper --store none" in said.err
+    assert "none has no results of digits yet: run gpin experiment run digits --protocol paper --store none" in said.err
 
 
 def test_failures_are_told_and_tried_again(gpin, here, monkeypatch):
@@ -222,7 +224,7 @@ def test_failures_are_told_and_tried_again(gpin, here, monkeypatch):
     assert record["failed"] == {"digits d=2 vae, split 0, start 0": "it does not work"}
     assert said.err.splitlines() == [
         "gpin: digits d=2 vae, split 0, start 0: it does not work",
-        "gpin: 1 of 4 runs are not done; the same command tries them again",
+        "gpin: 1 of 4 runs are not done: run the same command to try them again",
     ]
     status = gpin("experiment", "status", "digits", *ROWS)
     assert status.out.splitlines() == [

@@ -284,7 +284,7 @@ def test_control_c_is_one_line_and_exit_code_130(tmp_path):
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     (folder,) = out.glob("runs/*")
-    kept = f"gpin: interrupted: the run is kept in {folder}; the same command goes on from there\n"
+    kept = f"gpin: interrupted: the run is saved in {folder}; run the same command to resume it\n"
     assert (process.returncode, stdout, stderr) == (130, "", kept)
 
 

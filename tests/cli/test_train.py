@@ -29,7 +29,7 @@ def test_a_run_says_where_it_is_and_again_that_it_is_done(gpin, files, tmp_path)
     assert result.startswith("best epoch 1 of 1, validation ELBO ")
     again = gpin(*command)
     assert (again.code, again.err) == (0, "")
-    assert again.out == first.out.replace("done:", "done already:")
+    assert again.out == first.out.replace("done:", "already done:")
 
 
 def test_json(gpin, files, tmp_path):
@@ -127,7 +127,7 @@ def test_a_header_of_numbers_is_told_of_for_it_is_read_as_data(gpin, files, tmp_
     said = gpin(*command)
     assert said.code == 0
     assert said.one_line
-    assert "years.csv is read as data: it is all numbers; columns are called 1, 2, …" in said.err
+    assert "years.csv is all numbers, so it is read as data; the columns are called 1, 2, …" in said.err
     assert gpin(*command).err == ""
     assert gpin(*command, "--columns", "1,2,3").err == ""
 
@@ -258,7 +258,7 @@ def test_control_c_keeps_the_run_and_the_same_command_finishes_it(gpin, files, t
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     folder = next(Path("runs").iterdir())
-    kept = f"gpin: interrupted: the run is kept in {folder}; the same command goes on from there\n"
+    kept = f"gpin: interrupted: the run is saved in {folder}; run the same command to resume it\n"
     assert (process.returncode, out, err) == (130, "", kept)
 
     half = gpin("evaluate", folder, "--limit", "5", "--samples", "2", "--json")

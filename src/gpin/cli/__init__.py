@@ -1,7 +1,7 @@
 """The command line: parse, call, print.
 
-Torch, numpy, matplotlib and all else that is slow to import is imported inside the commands, so that `gpin --help` and
-every mistake in typing are answered at once.
+Torch, numpy, matplotlib and other modules that are slow to import are imported inside the commands, so that
+`gpin --help` and usage errors are answered at once.
 """
 
 import os
@@ -13,7 +13,7 @@ DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 
 
 def _leave() -> None:
-    """End the process at once, interrupted."""
+    """End the process at once with the exit code of an interruption."""
     os.write(2, b"gpin: interrupted\n")
     os._exit(INTERRUPTED)
 
@@ -27,18 +27,18 @@ try:
     from cyclopts import CycloptsError, Parameter, UnusedCliTokensError
 
     from gpin._core.errors import BusyError, FetchError, InputError, TrainingError
-    from gpin.cli import data, demo, experiment, methods, runs, train  # noqa: F401  (their commands register themselves)
+    from gpin.cli import data, demo, experiment, methods, runs, train  # noqa: F401  (importing them registers their commands)
     from gpin.cli.base import CheckError, Flag, app, with_flags
-except KeyboardInterrupt:  # before `main` is there to say so
+except KeyboardInterrupt:  # before `main` can handle it
     _leave()
 
 __all__ = ["app", "main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that the arguments name (by default those of the process); returns the exit code."""
+    """Run the command given by the arguments, by default those of the process, and return the exit code."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
-    # Torch's threads wait for each other by spinning, which on a busy machine can take six times as long as working.
+    # By default, waiting threads of torch spin, which on a busy machine can take six times as long as the work itself.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
@@ -51,18 +51,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return DONE
     except KeyboardInterrupt as interruption:
-        return _say(str(interruption) or "interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader, such as `head`, has had enough
+        return _fail(str(interruption) or "interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
         if "--traceback" in tokens:
             tracebacks.print_exc()
-        return _say(*_sentence(error))
+        return _fail(*_sentence(error))
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C. Modules that are being imported may swallow an exception, so an import is not interrupted but left."""
+    """Handle Ctrl-C: a module that is being imported may swallow an exception, so during imports the process ends."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             _leave()
@@ -71,13 +71,13 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
 
 
 def _sentence(error: Exception) -> tuple[str, int]:
-    """What to tell the user of an error in one line, and the exit code."""
+    """The message of an error in one line, and the exit code."""
     if isinstance(error, CycloptsError):
         command = " ".join(["gpin", *(error.command_chain or ())])
-        said = str(error)
+        message = str(error)
         if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
-            said = f"unexpected {error.unused_tokens[0]!r}: {command} takes no more than came before it"
-        return f"{said} (see {command} --help)", WRONG_USE
+            message = f"unexpected {error.unused_tokens[0]!r}: {command} takes no further arguments"
+        return f"{message} (see {command} --help)", WRONG_USE
     if isinstance(error, BusyError | FetchError | TrainingError | CheckError):
         return with_flags(str(error)), FAILED
     if isinstance(error, InputError):
@@ -87,8 +87,8 @@ def _sentence(error: Exception) -> tuple[str, int]:
     return f"unexpected {type(error).__name__}: {error} (--traceback shows where)", FAILED
 
 
-def _say(sentence: str, code: int) -> int:
-    # What several processes of `torchrun` have to say of one mistake is said once a machine.
+def _fail(sentence: str, code: int) -> int:
+    # The processes started by `torchrun` all fail with the same error, which is printed once per machine.
     if os.environ.get("LOCAL_RANK", "0") == "0" or sentence.startswith("unexpected"):
         print("gpin: " + " ".join(sentence.split()), file=sys.stderr)
     return code
@@ -97,7 +97,7 @@ def _say(sentence: str, code: int) -> int:
 @app.meta.default
 def _launch(
     *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
-    traceback: Annotated[bool, Flag, Parameter(help="Show where an error came from, not only what it is.")] = False,
+    traceback: Annotated[bool, Flag, Parameter(help="Print the full traceback of an error.")] = False,
 ) -> None:
-    """Options of every command, then the command itself; `main` looks for --traceback when something goes wrong."""
+    """Take the options of every command, then run the command; `main` itself handles --traceback."""
     app(tokens, exit_on_error=False, print_error=False, result_action="return_value")

@@ -1,4 +1,4 @@
-"""What the commands share: the app that they belong to, and how they speak."""
+"""What the commands share: the app, common parameters and output."""
 
 import json as jsonlib
 import os
@@ -22,7 +22,7 @@ app = App(
     help="Amortized inference for variational autoencoders: eight methods behind one interface.",
     help_format="markdown",
     help_epilogue="Example: `gpin train digits`, or `gpin demo`\n\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted.",
+    "Exit codes: 0 success, 1 failure, 2 usage error, 130 interrupted.",
     suppress_keyboard_interrupt=False,
 )
 app.meta.suppress_keyboard_interrupt = False
@@ -32,19 +32,19 @@ Flag = Parameter(negative="", show_default=False)
 
 
 class CheckError(Exception):
-    """What was to be checked is not right; the message says so in one sentence."""
+    """A check failed; the message says in one sentence what is wrong."""
 
 
-# What several commands take, each said once.
-RunFolder = Annotated[Path, Parameter(help="The run's folder, as `gpin train` told it.")]
+# Parameters of several commands.
+RunFolder = Annotated[Path, Parameter(help="The folder of the run, as printed by `gpin train`.")]
 Out = Annotated[Path, Parameter(alias="-o")]
-Device = Annotated[str | None, Parameter(help="Such as cpu or cuda; by default a GPU where there is one.")]
-Columns = Annotated[str | None, Parameter(help="Of a table: which columns, with commas between.")]
-Key = Annotated[str | None, Parameter(help="Of an .npz archive with several arrays: which one.")]
+Device = Annotated[str | None, Parameter(help="The device, such as cpu or cuda; by default a GPU if there is one.")]
+Columns = Annotated[str | None, Parameter(help="For a table: the columns to read, separated by commas.")]
+Key = Annotated[str | None, Parameter(help="For an .npz archive of several arrays: the name of the array to read.")]
 Size = Annotated[
-    str | None, Parameter(help="Of a folder of pictures: bring all to this height and width, such as 64 or 64x48.")
+    str | None, Parameter(help="For a folder of pictures: the height and width to resize them to, such as 64 or 64x48.")
 ]
-Grey = Annotated[bool | None, Flag, Parameter(help="Of a folder of pictures: read them in one channel.")]
+Grey = Annotated[bool | None, Flag, Parameter(help="For a folder of pictures: read them in grey, with one channel.")]
 
 
 def source_options(columns: str | None, key: str | None, size: str | None, grey: bool | None) -> dict[str, Any]:
@@ -65,54 +65,54 @@ def source_options(columns: str | None, key: str | None, size: str | None, grey:
     return {name: value for name, value in options.items() if value is not None}
 
 
-# Speaking --------------------------------------------------------------------------------------------
+# Output ----------------------------------------------------------------------------------------------
 
 
 def print_json(value: Any) -> None:
-    """A result for a script, on stdout."""
+    """Print a result on stdout as JSON, for scripts."""
     print(jsonlib.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def console() -> "Console":
-    """For a result that a person reads, on stdout."""
+    """A console on stdout, for results that people read."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False)
 
 
 def tell(sentence: str) -> None:
-    """Something that the user should know beside the result, on stderr."""
+    """Print a remark on stderr that the user should read besides the result."""
     print("gpin: " + " ".join(with_flags(sentence).split()), file=sys.stderr)
 
 
 def with_flags(sentence: str) -> str:
-    """A sentence of the library in the words of the command line: arguments in backticks become flags.
+    """A message of the library in the vocabulary of the command line: arguments in backticks become flags.
 
     Example:
         >>> with_flags("choose columns with `columns=a,b`, or set `latent_dim`")
         'choose columns with --columns a,b, or set --latent-dim'
     """
 
-    def flag(found: re.Match[str]) -> str:
-        value = "" if found[2] is None else " " + found[2]
-        return "--" + found[1].replace("_", "-") + value
+    def flag(match: re.Match[str]) -> str:
+        value = "" if match[2] is None else " " + match[2]
+        return "--" + match[1].replace("_", "-") + value
 
     return re.sub(r"`([a-z_]+)(?:=([^`]*))?`", flag, sentence)
 
 
 def on_terminal() -> bool:
-    """Whether a person watches: what is not the result is told to nobody else."""
+    """Whether stderr is a terminal: only then are progress and descriptions printed."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 def first_process() -> bool:
-    """Whether this is the one process, of those that `torchrun` has started, that speaks to the user."""
+    """Whether this is the process, among those started by `torchrun`, that prints the result."""
     return os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr where a person watches; yields what to call with the number of instances done, and of all."""
+    """A progress bar on stderr if it is a terminal; yields a callback for the number of instances done and in total."""
     if not on_terminal():
         yield lambda done, total: None
         return
@@ -126,14 +126,14 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def quoted(path: Any) -> str:
-    """A path as one would type it."""
+    """A path as one would type it in a shell."""
     import shlex
 
     return shlex.quote(str(path))
 
 
 def show_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Names and what they are, one a line, aligned, on stdout."""
+    """Print names and values on stdout, one pair per line, aligned."""
     from rich.cells import cell_len
 
     width = max(cell_len(name) for name, _ in pairs)
@@ -142,7 +142,7 @@ def show_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A number as a person reads it.
+    """A number formatted for people.
 
     Example:
         >>> number(-1234.567)

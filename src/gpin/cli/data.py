@@ -1,4 +1,4 @@
-"""`gpin data`: list, download and check the benchmark sets."""
+"""`gpin data`: list, download and check the benchmark data sets."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from gpin.cli.base import CheckError, Flag, app, console, print_json
 
 data = App(
     name="data",
-    help="Benchmark data: where it is looked for, verified download, counts and checksums.",
+    help="List, download and check benchmark data sets.",
     help_epilogue="Example: `gpin data list`",
     sort_key=8,
 )
@@ -18,12 +18,12 @@ app.command(data)
 
 @data.command(name="list", help_epilogue="Example: `gpin data list --json`")
 def list_(*, json: Annotated[bool, Flag] = False) -> None:
-    """List the benchmark sets, and whether they are at hand.
+    """List the benchmark data sets and whether they are available.
 
     Parameters
     ----------
     json
-        Print them as JSON.
+        Print the list as JSON.
     """
     from gpin.data import data_folder, list_benchmarks
 
@@ -40,15 +40,15 @@ def _show_list(records: list[dict[str, Any]], folder: Path) -> None:
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("name", style="cyan", no_wrap=True)
-    table.add_column("what it is")
+    table.add_column("description")
     table.add_column("shape", no_wrap=True)
-    table.add_column("is it there?", no_wrap=True)
+    table.add_column("available", no_wrap=True)
     for record in records:
         here = Text("yes") if record["where"] is not None else Text(f"no: {_how_to_get(record)}", style="dim")
         table.add_row(record["name"], record["title"], "×".join(map(str, record["shape"])), here)
     screen = console()
     screen.print(table)
-    screen.print(f"\nlooked for in {folder} (GPIN_DATA names another folder)", style="dim", soft_wrap=True)
+    screen.print(f"\nData folder: {folder} (set GPIN_DATA to use another)", style="dim", soft_wrap=True)
 
 
 def _how_to_get(record: dict[str, Any]) -> str:
@@ -56,19 +56,19 @@ def _how_to_get(record: dict[str, Any]) -> str:
 
     if record["name"] not in FILES:
         return f"pip install 'gpin[{record['name']}]'"
-    return f"gpin data fetch {record['name']}" if record["fetchable"] else "to be got by hand"
+    return f"gpin data fetch {record['name']}" if record["fetchable"] else "download by hand"
 
 
 @data.command(help_epilogue="Example: `gpin data fetch mnist`")
 def fetch(name: str, /, *, json: Annotated[bool, Flag] = False) -> None:
-    """Download what is missing of a benchmark set, and verify it.
+    """Download the missing files of a benchmark data set and verify them.
 
     Parameters
     ----------
     name
-        The name of the set, see `gpin data list`.
+        The name of the data set, see `gpin data list`.
     json
-        Print where it is as JSON.
+        Print the folder as JSON.
     """
     from gpin.data.fetch import fetch as fetch_files
 
@@ -81,14 +81,14 @@ def fetch(name: str, /, *, json: Annotated[bool, Flag] = False) -> None:
 
 @data.command(help_epilogue="Example: `gpin data check mnist`")
 def check(name: str, /, *, json: Annotated[bool, Flag] = False) -> None:
-    """Check the counts, shape and checksums of a benchmark set.
+    """Check the counts, shape and checksums of a benchmark data set.
 
     Parameters
     ----------
     name
-        The name of the set, see `gpin data list`.
+        The name of the data set, see `gpin data list`.
     json
-        Print what was found as JSON.
+        Print the findings as JSON.
     """
     from gpin.data import check_benchmark
 

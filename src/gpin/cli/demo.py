@@ -1,4 +1,4 @@
-"""`gpin demo`: the whole story, on bundled data."""
+"""`gpin demo`: train and compare two methods on bundled data."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,28 +11,28 @@ from gpin.cli.train import Beginning
 def demo(
     *, out: Path = Path("gpin-demo"), epochs: int = 100, seed: int = 0, json: Annotated[bool, Flag] = False
 ) -> None:
-    """The whole story in about a minute, offline: a VAE and a GP encoder on scikit-learn's digits.
+    """Compare a VAE and a GP encoder on scikit-learn's digits, offline and in about a minute.
 
     Trains both, compares them on test digits, shows which digits the GP encoder is sure of, and writes
-    report.html, results.json, the figures and the runs into a folder. The same command again resumes the
-    runs, or takes them as they are where they are finished, and writes the rest anew.
+    report.html, results.json, the figures and the runs into a folder. The same command resumes unfinished
+    runs, reuses finished ones, and writes the other files again.
 
     Parameters
     ----------
     out
         The folder for the report, the figures and the runs.
     epochs
-        Passes through the training data, for each model.
+        The number of passes through the training data, for each model.
     seed
-        The seed of the split, the first weights and all noise.
+        Seeds the split of the data, the initial weights and all noise.
     json
         Print the results as JSON instead of tables and pictures.
     """
-    from gpin.runs import demo as story
+    from gpin.runs.demo import run_demo
 
     beginning = Beginning()
     with beginning.interruptible():
-        found = story.run_demo(out, epochs=epochs, seed=seed, on_start=beginning, tell=tell)
+        found = run_demo(out, epochs=epochs, seed=seed, on_start=beginning, tell=tell)
     if json:
         print_json(found.record())
         return

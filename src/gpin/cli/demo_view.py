@@ -15,7 +15,7 @@ __all__ = ["half_blocks", "show"]
 
 
 def show(demo: Demo, console: Console) -> None:
-    """Print what is compared, how it came out, the most and least certain digits, and where the report is."""
+    """Print the comparison with its results, the most and least certain digits, and the path of the report."""
     comparison = demo.comparison
     for paragraph in lead(comparison):
         console.print(f"\n{paragraph}")
@@ -27,7 +27,7 @@ def show(demo: Demo, console: Console) -> None:
     console.print(verdict(comparison))
     console.print(caution(comparison), style="dim")
     _show_digits(demo, demo.most_certain, "Test digits that the GP encoder is most certain of", console)
-    _show_digits(demo, demo.least_certain, "and least certain of", console)
+    _show_digits(demo, demo.least_certain, "Test digits that the GP encoder is least certain of", console)
     console.print(f"\n{relation(comparison, demo.gp)}", style="dim")
     console.print(Text.assemble("\nReport: ", (str(demo.report), "bold")), soft_wrap=True)
 
@@ -43,7 +43,7 @@ def _table(comparison: Comparison) -> Table:
 
 
 def _notes(comparison: Comparison) -> Table:
-    """What the table's rows are, without those that are details of the row above."""
+    """The explanations of the table's rows, except those that are details of the row above."""
     notes = Table.grid(padding=(0, 2, 0, 0))
     notes.add_column(style="dim", no_wrap=True)
     notes.add_column(style="dim")
@@ -56,7 +56,7 @@ def _notes(comparison: Comparison) -> Table:
 
 def _show_digits(demo: Demo, chosen: Sequence[int], title: str, console: Console) -> None:
     console.print(f"\n{title}", style="bold")
-    chosen = chosen[: max(1, (console.width + 1) // 11)]  # of eight columns each, and three between
+    chosen = chosen[: max(1, (console.width + 1) // 11)]  # each is eight columns wide, with three in between
     coloured = console.color_system is not None and not console.no_color
     images = demo.comparison.data.test.__getitems__(chosen)[:, 0].numpy()
     for line in half_blocks(images, coloured):
@@ -68,7 +68,7 @@ def _show_digits(demo: Demo, chosen: Sequence[int], title: str, console: Console
 
 
 def half_blocks(images: np.ndarray, coloured: bool, gap: str = "   ") -> list[Text]:
-    """Grey images `(count, height, width)` side by side, two rows of pixels to a line of text.
+    """Grey images `(count, height, width)` side by side, two rows of pixels per line of text.
 
     Without colours a pixel is either on or off.
     """

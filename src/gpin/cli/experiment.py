@@ -1,4 +1,4 @@
-"""`gpin experiment`: run the paper's experiments, watch them, and write their tables and figures."""
+"""`gpin experiment`: run the paper's experiments, monitor them, and write their tables and figures."""
 # ruff: noqa: D417  (the parameters of `Choice` are described there)
 
 import sys
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 experiment = App(
     name="experiment",
-    help="Rerun the paper's tables and figures, small on a desk or whole on a cluster; resumable.",
+    help="Reproduce the paper's tables and figures, at desk scale or in full; resumable.",
     help_epilogue="Example: `gpin experiment run mnist`, then `gpin experiment table mnist`",
     sort_key=9,
 )
@@ -27,13 +27,14 @@ app.command(experiment)
 Name = Annotated[
     str,
     Parameter(
-        help="digits, mnist, omniglot, cifar10, svhn or celeba: test log-likelihoods; fc-decoder: with a fully "
-        "connected decoder, and with VLAE; inference-time; uncertainty: a latent plane with the true posterior."
+        help="digits, mnist, omniglot, cifar10, svhn or celeba: test log-likelihoods; fc-decoder: those with a fully "
+        "connected decoder, including VLAE; inference-time: times of inference; uncertainty: a comparison with the "
+        "true posterior in two latent dimensions."
     ),
 ]
 ProtocolName = Annotated[
     Literal["desk", "paper"],
-    Parameter(help="desk takes about an hour per table on two cores; paper is the paper's own."),
+    Parameter(help="desk takes about an hour per table on two cores; paper follows the paper."),
 ]
 StoreFolder = Annotated[Path, Parameter(help="The folder of the results.")]
 STORE = Path("experiments")
@@ -42,7 +43,7 @@ STORE = Path("experiments")
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Choice:
-    """Which runs are meant: those of a protocol, or some of them, in a store."""
+    """The runs that a command applies to: all or some of a protocol, in a store."""
 
     protocol: ProtocolName = "desk"
     store: StoreFolder = STORE
@@ -61,12 +62,12 @@ class Choice:
     initialisations: Annotated[
         int | None,
         Parameter(
-            help="The trainings of each split, of which the best on validation data counts, instead of the protocol's."
+            help="The number of trainings per split, the best of which in validation counts, instead of the protocol's."
         ),
     ] = None
 
     def study(self, name: str) -> "Study":
-        """These runs of an experiment."""
+        """The study of an experiment with these runs."""
         from gpin._core.errors import InputError
         from gpin.experiments import Study
 
@@ -113,27 +114,27 @@ def run(
     dry_run: Annotated[bool, Flag] = False,
     json: Annotated[bool, Flag] = False,
 ) -> None:
-    """Train and score every run of a table that is not done yet.
+    """Train and score all runs of an experiment that are not done yet.
 
     Workers and this command may be stopped at any time: the same command finishes what is left and repeats nothing.
-    Several commands may work on one store, also from several machines that see it.
+    Several commands may work on one store at once, also from several machines that share it.
 
     Parameters
     ----------
     executor
-        Where runs are trained: in processes of this machine, in this process, in an array of Slurm jobs, or on Ray.
+        Where runs are trained: in processes on this machine, in this process, in an array of Slurm jobs, or on Ray.
     workers
-        The number of runs at a time. [default: the number of cores]
+        The number of runs to train at the same time. [default: the number of cores]
     threads
-        The number of threads of each worker.
+        The number of threads per worker.
     address
-        The address of a Ray cluster, such as auto; by default one on this machine alone.
+        The address of a Ray cluster, such as auto; by default Ray is started on this machine.
     slurm
         More options for Slurm as key=value, such as slurm_partition=gpu or timeout_min=600; may be repeated.
     dry_run
-        Estimate what it would take, from a measured step of each method, and do nothing.
+        Estimate the time it would take from a measured step of each method, without running anything.
     json
-        Print what was done, or what it would take, as JSON.
+        Print the result, or the estimate, as JSON.
     """
     study = choice.study(name)
     if dry_run:
@@ -152,16 +153,18 @@ def run(
         )
     again = f"gpin experiment table {name}{choice.flags()}"
     if not study.experiment.trained:
-        print_json({"measured": True, "store": str(choice.store)}) if json else print(f"measured: {again}")
+        print_json({"measured": True, "store": str(choice.store)}) if json else print(f"measured; next: {again}")
         return
     if json:
         print_json({**vars(done), "store": str(choice.store)})
     else:
-        print(f"{done.done} of {done.runs} runs done in {choice.store}: {again}")
+        print(f"{done.done} of {done.runs} runs done in {choice.store}; next: {again}")
     for entry, reason in done.failed.items():
         tell(f"{entry}: {reason}")
     if done.done < done.runs:
-        raise CheckError(f"{done.runs - done.done} of {done.runs} runs are not done; the same command tries them again")
+        raise CheckError(
+            f"{done.runs - done.done} of {done.runs} runs are not done: run the same command to try them again"
+        )
 
 
 @experiment.command(sort_key=2, help_epilogue="Example: `gpin experiment status mnist`")
@@ -209,26 +212,26 @@ def table(
     out: Out | None = None,
     json: Annotated[bool, Flag] = False,
 ) -> None:
-    """Show the table of an experiment, from what is done so far, with the paper's numbers beside ours.
+    """Show the table of an experiment, from the runs done so far, with the paper's numbers for comparison.
 
     Parameters
     ----------
     format
-        The format; by default that of the file's ending, or a table for the terminal.
+        The format; by default that of the file's extension, or a table for the terminal.
     out
         The file to write; by default the table is printed.
     json
-        Print the numbers in full as JSON.
+        Print the numbers in full precision as JSON.
     """
     from gpin._core.errors import InputError
 
     if json and (format or out):
-        raise InputError("--json prints numbers for a script: it goes neither with --format nor with --out")
+        raise InputError("--json prints numbers for scripts: it cannot be combined with --format or --out")
     study = choice.study(name)
     tables = study.tables()
     if not tables:
         again = f"gpin experiment run {name}{choice.flags()}"
-        raise InputError(f"{choice.store} has no result of {name} yet: {again}")
+        raise InputError(f"{choice.store} has no results of {name} yet: run {again}")
     done, runs = study.results.done, len(study.entries)
     if done < runs:
         tell(f"{done} of {runs} runs are done; the rest is missing from the table")
@@ -257,7 +260,7 @@ def figure(
     Parameters
     ----------
     out
-        The picture to write, .png or .svg.
+        The figure to write, .png or .svg.
     row
         The row whose encoder is shown.
     """
@@ -278,7 +281,7 @@ def report(
     Parameters
     ----------
     out
-        The page to write; nothing else is needed to read it.
+        The HTML file to write, which is self-contained.
     """
     from gpin.experiments import write_report
 
@@ -289,7 +292,7 @@ def report(
 
 
 def slurm_options(pairs: list[str]) -> dict[str, Any]:
-    """Options for Slurm by name; values are JSON where they can be, else text."""
+    """Options for Slurm by name; values are parsed as JSON if possible, and are text otherwise."""
     from gpin._core.config import json_or_text
     from gpin._core.errors import InputError
 
@@ -303,7 +306,7 @@ def slurm_options(pairs: list[str]) -> dict[str, Any]:
 
 
 def _show_tables(tables: "list[ResultTable]") -> None:
-    """Print tables; into a file or a pipe, as wide as they are."""
+    """Print tables, at full width if the output is not a terminal."""
     from gpin.report.tables import show
 
     screen = console()
@@ -323,14 +326,14 @@ def _show_cost(study: "Study", workers: int | None, threads: int, json: bool) ->
 
 
 def _say(what: str) -> None:
-    """Tell a person who watches what is going on."""
+    """Print what is going on, if stderr is a terminal."""
     if on_terminal():
         print(what, file=sys.stderr)
 
 
 @contextmanager
 def _progress(study: "Study") -> Iterator[Callable[[Mapping[str, str]], None] | None]:
-    """A progress bar on stderr where a person watches: the number of runs that are done, and those that are running."""
+    """A progress bar on stderr if it is a terminal: the number of finished runs, and the running ones."""
     if not on_terminal() or not study.entries:
         yield None
         return

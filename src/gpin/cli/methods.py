@@ -1,4 +1,4 @@
-"""`gpin methods`: what there is to choose from."""
+"""`gpin methods`: list the methods, likelihoods and architectures."""
 
 import json as jsonlib
 import re
@@ -13,7 +13,7 @@ HINTS = {
     "methods": 'In Python: gpin.build(shape, method="gp", covariance="full"), or preset="paper".\n'
     "See also: gpin methods likelihoods, gpin methods architectures.",
     "likelihoods": "In a shell: gpin train DATA --set likelihood=gaussian --set likelihood.variance=per_pixel",
-    "architectures": "In a shell: gpin train DATA --set architecture=residual. By default the data's shape decides.",
+    "architectures": "In a shell: gpin train DATA --set architecture=residual. The default depends on the shape.",
 }
 
 
@@ -21,14 +21,14 @@ HINTS = {
 def methods(
     kind: Literal["methods", "likelihoods", "architectures"] = "methods", /, *, json: Annotated[bool, Flag] = False
 ) -> None:
-    """The inference models, likelihoods or architectures, with their options.
+    """List the inference models, likelihoods or architectures with their options.
 
     Parameters
     ----------
     kind
         What to list: the inference models with their presets and references, the likelihoods or the architectures.
     json
-        Print them as JSON.
+        Print the list as JSON.
     """
     from gpin.inference import METHODS
     from gpin.likelihoods import LIKELIHOODS
@@ -46,7 +46,7 @@ def methods(
 
 
 def _record(entry: Any) -> dict[str, Any]:
-    """What there is to know about an entry of a registry, ready for JSON."""
+    """A registry entry with its options, ready for JSON."""
     schema = entry.Options.model_json_schema()
     # A class without a docstring inherits its base's, whose "Arguments" would not be its own.
     texts = _argument_texts(entry.Options.__doc__ or "")
@@ -61,13 +61,13 @@ def _record(entry: Any) -> dict[str, Any]:
                 "help": texts.get(name, option.get("description", "")),
             }
             for name, option in schema.get("properties", {}).items()
-            if option.get("const") != entry.name  # the entry's own name, as it stands in files
+            if option.get("const") != entry.name  # the field that holds the entry's own name
         ],
     }
 
 
 def _of_a_method(method: Any) -> dict[str, Any]:
-    """What only a method has."""
+    """The further fields of a method."""
     return {
         "reference": method.reference,
         "presets": {name: dict(options) for name, options in method.Options.presets.items()},
@@ -91,7 +91,7 @@ def _argument_texts(docstring: str) -> dict[str, str]:
 
 
 def _values(option: dict[str, Any]) -> str:
-    """What an option may be, in words, from its JSON schema.
+    """The values that an option may take, in words, from its JSON schema.
 
     Example:
         >>> _values({"enum": ["full", "diagonal"]}), _values({"type": "integer", "minimum": 1})
@@ -144,4 +144,4 @@ def _show(records: list[dict[str, Any]], hint: str, console: "Console") -> None:
         console.print()
     console.print(Text(hint, style="dim"))
     if not wide:
-        console.print("What each option does: widen the terminal to 100 columns, or add --json.", style="dim")
+        console.print("To see what each option does, widen the terminal to 100 columns, or add --json.", style="dim")

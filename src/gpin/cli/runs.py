@@ -1,5 +1,5 @@
-"""What is done with a trained run: `gpin evaluate`, `encode`, `sample`, `reconstruct`, `report`, `export`."""
-# ruff: noqa: D417  (what several commands take is described once, in base)
+"""The commands for trained runs: `gpin evaluate`, `encode`, `sample`, `reconstruct`, `report`, `export`."""
+# ruff: noqa: D417  (shared parameters are described in base)
 
 import sys
 from collections.abc import Sequence
@@ -51,18 +51,18 @@ def evaluate(
     Parameters
     ----------
     samples
-        Importance samples for each instance.
+        The number of importance samples per instance.
     proposal
-        Where they come from: the encoder, or a Gaussian fitted to each instance, which scores the model much more than
-        the encoder.
+        The distribution to sample from: the encoder's posterior, or a Gaussian refined for each instance, whose score
+        depends much less on the encoder.
     data
-        Where the run's data is now, if it has moved.
+        The new location of the run's data, if it has moved.
     part
-        Which part of it.
+        The part of the data to score.
     limit
-        Score at most so many instances, chosen at random.
+        Score at most this many instances, chosen at random.
     seed
-        Of all noise, and of that choice.
+        Seeds all noise and the random choice of instances.
     json
         Print the scores as JSON.
     """
@@ -121,24 +121,24 @@ def encode(
     device: Device = None,
     json: Annotated[bool, Flag] = False,
 ) -> None:
-    """Write what the encoder says of each instance, a row each.
+    """Write latent codes, uncertainties and log-likelihoods, one row per instance.
 
-    The columns: row, from 0, and for a folder of pictures file; mean_0, … and std_0, … of the latent code; uncertainty,
-    uncertainty_f and uncertainty_h (in all, of the mean, of the standard deviation; for methods that know);
-    log_likelihood in the units of the model, ess and khat.
+    The columns are row, counted from 0; file, for a folder of pictures; mean_0, … and std_0, … of the latent code;
+    uncertainty, with its parts uncertainty_f (of the mean) and uncertainty_h (of the standard deviation), for methods
+    that have it; log_likelihood in the units of the model, with its diagnostics ess and khat.
 
     Parameters
     ----------
     data
-        What to encode: a data set's name or a path. How it is read is as in the run, unless it is said here.
+        The data to encode: a data set's name or a path. It is read as in the run, unless options below say otherwise.
     out
         The file to write, .parquet or .csv.
     samples
-        Importance samples for each log-likelihood; 0 leaves it out, and is faster.
+        The number of importance samples for each log-likelihood; 0 leaves it out, which is faster.
     seed
-        Of all noise.
+        Seeds all noise.
     json
-        Print what was written as JSON.
+        Print a summary of the output as JSON.
     """
     from gpin.runs import encode_to_file
 
@@ -162,20 +162,20 @@ def sample(
     device: Device = None,
     json: Annotated[bool, Flag] = False,
 ) -> None:
-    """Draw from the model: a picture of images, or a table in the units of your data.
+    """Draw samples from the model: a picture of images, or a table in the units of your data.
 
     Parameters
     ----------
     out
         The file to write: .png for images, .csv or .parquet for tables, .npy for both.
     count
-        How many.
+        The number of samples.
     noise
-        Draw x itself, with the noise of p(x|z), not its mean.
+        Draw x with the noise of p(x|z), instead of its mean.
     seed
-        Of all noise.
+        Seeds all noise.
     json
-        Print what was written as JSON.
+        Print a summary of the output as JSON.
     """
     from gpin.runs import sample_to_file
 
@@ -202,7 +202,7 @@ def reconstruct(
     device: Device = None,
     json: Annotated[bool, Flag] = False,
 ) -> None:
-    """Encode and decode: a picture of images above their reconstructions, or a table in the units of your data.
+    """Encode and decode data: a picture of images above their reconstructions, or a table in the units of your data.
 
     Parameters
     ----------
@@ -211,13 +211,13 @@ def reconstruct(
     out
         The file to write: .png for images, .csv or .parquet for tables, .npy for both.
     count
-        How many, at even distances; by default 16 in a picture, and all in a table or an array.
+        The number of instances, evenly spaced; by default 16 for a picture, and all for a table or an array.
     seed
-        Of all noise, for methods whose encoder is random.
+        Seeds all noise, for methods whose encoder is stochastic.
     moved
-        Without DATA: where the run's own data is now, if it has moved.
+        Without DATA: the new location of the run's own data, if it has moved.
     json
-        Print what was written as JSON.
+        Print a summary of the output as JSON.
     """
     from gpin.runs import reconstruct_to_file
 
@@ -242,7 +242,7 @@ def reconstruct(
     sort_key=6, help_epilogue="Example: `gpin report runs/digits-gp-1a2b3c4d runs/digits-vae-5e6f7a8b -o report.html`"
 )
 def report(
-    run: Annotated[tuple[Path, ...], Parameter(help="One or several runs' folders.")],
+    run: Annotated[tuple[Path, ...], Parameter(help="The folders of one or more runs.")],
     /,
     *,
     out: Out = Path("report.html"),
@@ -252,27 +252,27 @@ def report(
     data: str | None = None,
     json: Annotated[bool, Flag] = False,
 ) -> None:
-    """One page that explains and compares runs: curves, reconstructions, scores, uncertainty.
+    """Write one page that explains and compares runs: scores, curves, reconstructions, uncertainty.
 
     Parameters
     ----------
     out
-        The page to write; nothing else is needed to read it.
+        The HTML file to write, which is self-contained.
     samples
-        Importance samples for each log-likelihood.
+        The number of importance samples for each log-likelihood.
     limit
-        Fit proposals to at most so many test instances, chosen at random; the encoder's score takes all.
+        Refine the proposals of at most this many test instances, chosen at random; the encoder's score uses all.
     seed
-        Of all noise, and of that choice.
+        Seeds all noise and the random choice of instances.
     data
-        Where the runs' data is now, if it has moved.
+        The new location of the runs' data, if it has moved.
     json
-        Print what was written as JSON.
+        Print a summary of the output as JSON.
     """
     from gpin.runs.report import write_report
 
     if on_terminal():
-        print(f"scoring {_count(run)}, with proposals of the encoder and with fitted ones", file=sys.stderr)
+        print(f"scoring {_count(run)}, with the encoder's proposals and with refined ones", file=sys.stderr)
     write_report(run, out, samples=samples, limit=limit, seed=seed, data=data, tell=tell)
     _wrote(out, _count(run), json, runs=[str(folder) for folder in run])
 
@@ -283,14 +283,14 @@ def _count(runs: Sequence[Path]) -> str:
 
 @app.command(sort_key=7, help_epilogue="Example: `gpin export runs/digits-gp-1a2b3c4d -o encoder.onnx`")
 def export(run: RunFolder, /, *, out: Out, json: Annotated[bool, Flag] = False) -> None:
-    """Write the inference path as an ONNX model, which takes data in its own units: x to mean, std and uncertainty.
+    """Write the encoder as an ONNX model that maps data in its own units to mean, std and uncertainty.
 
     Parameters
     ----------
     out
         The file to write, .onnx.
     json
-        Print its inputs and outputs as JSON.
+        Print the model's inputs and outputs as JSON.
     """
     from gpin.runs import export_run
 

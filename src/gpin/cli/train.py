@@ -1,5 +1,5 @@
-"""`gpin train`: from data to a run."""
-# ruff: noqa: D417  (what several commands take is described once, in base)
+"""`gpin train`: train a run on data."""
+# ruff: noqa: D417  (shared parameters are described in base)
 
 import sys
 from collections.abc import Iterator
@@ -59,10 +59,10 @@ def train(
     tensorboard: Annotated[bool, Flag] = False,
     json: Annotated[bool, Flag] = False,
 ) -> None:
-    """Train a VAE on your data. The same command again resumes, or says that it is done.
+    """Train a VAE on your data. The same command resumes a run that is not finished.
 
-    A run is a folder with everything that describes, resumes and repeats it. It can be stopped or killed at any moment,
-    and comes to the same result.
+    A run is a folder with everything that is needed to describe, resume and repeat it. Training may be stopped or
+    killed at any time; resumed, it gives the same result.
 
     Parameters
     ----------
@@ -71,27 +71,27 @@ def train(
     method
         The inference model, see `gpin methods`. [default: gp]
     latent_dim
-        Latent dimensions. [default: 10]
+        The number of latent dimensions. [default: 10]
     epochs
-        Passes through the training data. [default: 50]
+        The number of passes through the training data. [default: 50]
     out
-        Folder of runs.
+        The folder in which runs are stored.
     set_
-        More options as key=value, again and again: of the method, of training (batch_size, learning_rate, schedule,
-        clip_norm, ema, patience), of the data (limit, split_seed), and likelihood, likelihood.variance,
+        A further option as key=value, may be repeated: of the method, of training (batch_size, learning_rate, schedule,
+        clip_norm, ema, patience), of the data (limit, split_seed), or likelihood, likelihood.variance,
         architecture.width, ….
     config
-        Settings from a JSON file, such as another run's run.json; options given here override it.
+        A JSON file of settings, such as another run's run.json; options on the command line override it.
     seed
-        Of the first weights, the order of the data and all noise. [default: 0]
+        Seeds the initial weights, the order of the data and all noise. [default: 0]
     scaling
-        What the model sees of the data; auto chooses by its values. [default: auto]
+        How the data is scaled for the model; auto decides by its values. [default: auto]
     start
-        A run or a saved model to start from, for methods that can (gp, rme, vae).
+        A run or a saved model to start from, for methods that support it (gp, rme, vae).
     checkpoint_seconds
-        How often to write a checkpoint.
+        The time between checkpoints, in seconds.
     tensorboard
-        Write events for TensorBoard.
+        Write event files for TensorBoard.
     json
         Print the result as JSON.
     """
@@ -100,7 +100,9 @@ def train(
 
     wrong = next((text for text in more if "=" not in text), None)
     if wrong is not None:
-        raise InputError(f"unexpected {wrong!r}: gpin train takes one data set; options such as --epochs have dashes")
+        raise InputError(
+            f"unexpected {wrong!r}: gpin train takes one data set; options begin with dashes, such as --epochs"
+        )
     flags = {"method": method, "latent_dim": latent_dim, "epochs": epochs, "seed": seed, "scaling": scaling}
     given = {name: value for name, value in flags.items() if value is not None}
     settings = run_settings(
@@ -128,7 +130,7 @@ def train(
 
 
 class Beginning:
-    """Where a run stands when training is about to begin; a person who watches is told what will be trained."""
+    """Records the state of a run when training begins, and describes the run if stderr is a terminal."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
@@ -136,14 +138,14 @@ class Beginning:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Inside, Ctrl-C ends with where the run is kept."""
+        """A context in which Ctrl-C is reported with the folder of the run."""
         try:
             yield
         except KeyboardInterrupt:
             if self.folder is None:
                 raise
             raise KeyboardInterrupt(
-                f"interrupted: the run is kept in {self.folder}; the same command goes on from there"
+                f"interrupted: the run is saved in {self.folder}; run the same command to resume it"
             ) from None
 
     def __call__(self, run: "Run", data: "DataSet", vae: "VAE") -> None:
@@ -155,9 +157,9 @@ class Beginning:
             return
         if _has_no_header(data.source):
             where = data.source.location
-            tell(f"the first row of {where} is read as data: it is all numbers; columns are called 1, 2, …")
+            tell(f"the first row of {where} is all numbers, so it is read as data; the columns are called 1, 2, …")
         if on_terminal():
-            print(_what(run, data, vae), file=sys.stderr)
+            print(_description(run, data, vae), file=sys.stderr)
         if record.get("updates"):
             self.state = "resumed"
             where = f"{record['epoch']} of {run.settings.training.epochs}"
@@ -165,14 +167,14 @@ class Beginning:
 
 
 def _has_no_header(source: "Source") -> bool:
-    """Whether a text table has columns without names, of which none was chosen by its number."""
+    """Whether a text table has columns without names, none of which was chosen by number."""
     numbers = tuple(str(i + 1) for i in range(len(source.columns or ())))
     text = Path(source.location).suffix.lower() in (".csv", ".tsv", ".txt")
     return text and source.columns == numbers and source.config.columns is None
 
 
-def _what(run: "Run", data: "DataSet", vae: "VAE") -> str:
-    """What is trained, in one line."""
+def _description(run: "Run", data: "DataSet", vae: "VAE") -> str:
+    """The data, scaling and model of a run in one line."""
     shape = "×".join(map(str, data.shape))
     instances = f"images of {shape}" if len(data.shape) == 3 else f"rows of {shape}"
     parts = (
@@ -185,7 +187,7 @@ def _what(run: "Run", data: "DataSet", vae: "VAE") -> str:
 
 
 def _show(run: "Run", history: "History", beginning: Beginning) -> None:
-    print(f"{'done already' if beginning.state == 'done' else 'done'}: {run.folder}")
+    print(f"{'already done' if beginning.state == 'done' else 'done'}: {run.folder}")
     print(f"best epoch {history.best} of {len(history.epochs)}, validation ELBO {number(_best(history))} nats")
     if sys.stdout.isatty():
         print(f"next: gpin evaluate {quoted(run.folder)}")
