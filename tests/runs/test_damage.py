@@ -98,4 +98,4 @@ def test_damage_to_everything_at_once_is_a_sentence(whole, tmp_path, capsys):
         capsys, "train", str(whole.parents[1] / "data.npy"), "--out", str(tmp_path / "runs"), *OPTIONS
     )
     assert code == 2
-    assert "remove that folder to begin again" in err
+    assert "remove that folder to start again" in err

@@ -32,7 +32,7 @@ def test_a_full_disk_is_a_sentence_with_the_folder(data, tmp_path, monkeypatch, 
 
     with monkeypatch.context() as patched:
         patched.setattr(module, name, full)
-        with pytest.raises(gpin.TrainingError, match=r"cannot write to .*data-gp-.*: No space left on device; mend"):
+        with pytest.raises(gpin.TrainingError, match=r"cannot write to .*data-gp-.*: No space left on device; fix"):
             train(data, OPTIONS, out=tmp_path / "runs", progress=False)
     run, vae, _ = train(data, OPTIONS, out=tmp_path / "runs", progress=False)
     assert run.load(pytest.fail).checksum() == vae.checksum()

@@ -234,7 +234,7 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_used(tmp_path, ca
     assert said.count("\n") == 1
     for path in (tmp_path / "checkpoints").iterdir():
         path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(gpin.InputError, match=r"all checkpoints in .* are damaged: remove that folder to begin again"):
+    with pytest.raises(gpin.InputError, match=r"all checkpoints in .* are damaged: remove that folder to start again"):
         train(tmp_path)
 
 
@@ -251,7 +251,7 @@ def test_a_full_disk_is_a_clear_error_and_the_last_good_state_is_kept(number, tm
         write(path, content)
 
     monkeypatch.setattr(checkpoints, "write_whole", full)
-    with pytest.raises(gpin.TrainingError, match=r"No space left on device; .*make room and run the same") as said:
+    with pytest.raises(gpin.TrainingError, match=r"No space left on device; .*free some space and run again") as said:
         train(tmp_path)
     assert "\n" not in str(said.value)
     assert ("the last good checkpoint is kept" in str(said.value)) == (number > 1)
@@ -264,7 +264,7 @@ def test_metrics_that_cannot_be_written_are_a_clear_error(tmp_path, monkeypatch)
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr("gpin.training.history.write_whole", full)
-    said = f"cannot write to {tmp_path}: Permission denied; mend that and run the same again"
+    said = f"cannot write to {tmp_path}: Permission denied; fix this and run again"
     with pytest.raises(gpin.TrainingError, match=said):
         train(tmp_path)
 
@@ -295,7 +295,7 @@ def test_a_data_loader_cannot_be_resumed_and_says_so(tmp_path):
     with pytest.raises(gpin.InputError, match="needs a folder"):
         gpin.fit(model("gp", {}), IMAGES, tensorboard=True, progress=False)
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(gpin.InputError, match="it is a file, and a folder is needed"):
+    with pytest.raises(gpin.InputError, match="it is a file and not a folder"):
         train(tmp_path / "file")
 
 

@@ -153,7 +153,7 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise TrainingError(f"cannot write to {folder}: {reason}; mend that and run the same again") from error
+        raise TrainingError(f"cannot write to {folder}: {reason}; fix this and run again") from error
 
 
 @contextlib.contextmanager

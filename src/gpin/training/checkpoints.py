@@ -52,14 +52,14 @@ class Checkpoint:
             if (metadata["format"], metadata["version"]) != (FORMAT, VERSION):
                 raise ValueError("another format or version")
             if metadata["sha256"] != _checksum(tensors, metadata["record"]):
-                raise ValueError("the checksum does not fit")
+                raise ValueError("the checksum does not match")
             return cls(tensors, json.loads(metadata["record"]))
         except (SafetensorError, KeyError, TypeError) as error:
             raise ValueError(f"not a checkpoint: {error}") from None
 
 
 class Checkpoints:
-    """The checkpoints of a run, in a folder of their own, numbered by the steps made."""
+    """The checkpoints of a run, in a folder of their own, numbered by the number of steps made."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -87,12 +87,12 @@ class Checkpoints:
             try:
                 return Checkpoint.unpack(path.read_bytes())
             except FileNotFoundError:
-                continue  # another process, which trains, has removed it after writing a newer one
+                continue  # the process that trains has removed it after writing a newer one
             except ValueError as error:
                 self._damaged.add(path)
-                tell(f"{path} is damaged ({error}): going back to the checkpoint before it")
+                tell(f"{path} is damaged ({error}): falling back to the previous checkpoint")
         if self._damaged:
-            raise InputError(f"all checkpoints in {self.folder} are damaged: remove that folder to begin again")
+            raise InputError(f"all checkpoints in {self.folder} are damaged: remove that folder to start again")
         return None
 
     def any(self) -> bool:
@@ -103,12 +103,12 @@ class Checkpoints:
         """The paths of all checkpoints, newest first."""
         if not self.folder.is_dir():
             return []
-        found = [path for path in self.folder.iterdir() if NAME.fullmatch(path.name)]
-        return sorted(found, key=lambda path: int(path.stem), reverse=True)
+        paths = [path for path in self.folder.iterdir() if NAME.fullmatch(path.name)]
+        return sorted(paths, key=lambda path: int(path.stem), reverse=True)
 
 
 def _checksum(tensors: Mapping[str, Tensor], record: str) -> str:
-    """sha256 of the record, and of every tensor's name, type, shape and bytes."""
+    """The sha256 of the record and of every tensor's name, dtype, shape and bytes."""
     total = hashlib.sha256(record.encode())
     for name, tensor in sorted(tensors.items()):
         total.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())

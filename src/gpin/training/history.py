@@ -15,7 +15,7 @@ __all__ = ["Epoch", "History", "Metrics"]
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch: the mean ELBO on training and validation data, and the seconds it took."""
+    """The result of one epoch: the mean ELBO on training and validation data, duration, learning rate and stage."""
 
     train: float
     validation: float
@@ -30,7 +30,7 @@ class History:
 
     Attributes:
         epochs: The result of each epoch.
-        best: The epoch (from 1) whose weights the model has now.
+        best: The number, from 1, of the epoch whose weights the model has now.
         stopped: Whether `on_epoch` ended training early.
     """
 
@@ -40,17 +40,17 @@ class History:
 
     @property
     def train(self) -> list[float]:
-        """Mean training ELBO by epoch."""
+        """The mean training ELBO of each epoch."""
         return [epoch.train for epoch in self.epochs]
 
     @property
     def validation(self) -> list[float]:
-        """Mean validation ELBO by epoch."""
+        """The mean validation ELBO of each epoch."""
         return [epoch.validation for epoch in self.epochs]
 
     @property
     def seconds(self) -> float:
-        """The duration of all epochs together."""
+        """The total duration of all epochs."""
         return sum(epoch.seconds for epoch in self.epochs)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ class History:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "History":
-        """The history that `record` describes."""
+        """The history of which `record` made this mapping."""
         return cls([Epoch(**epoch) for epoch in record["epochs"]], record["best"], record.get("stopped", False))
 
 
@@ -75,21 +75,21 @@ class Metrics:
         self.folder = folder
         self.lines = folder / "metrics.jsonl"
         self.make_writer = _tensorboard(folder / "tensorboard", len(history.epochs)) if tensorboard else None
-        # After a kill the last line may be torn, or of an epoch that will be trained again.
+        # If training was killed, the last line may be incomplete, or belong to an epoch that will be trained again.
         _write_changed(self.lines, "".join(json.dumps(row) + "\n" for row in history.rows()).encode())
         self.writer: Any = None
         if not any((folder / "tensorboard").glob("events.*")):
-            for row in history.rows():  # it was not asked for when they were trained
-                self._tell_tensorboard(row)
+            for row in history.rows():  # these epochs were trained without TensorBoard
+                self._add_events(row)
 
     def add(self, history: History) -> None:
         """Write the newest epoch."""
         row = history.rows()[-1]
         with open(self.lines, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        self._tell_tensorboard(row)
+        self._add_events(row)
 
-    def _tell_tensorboard(self, row: Mapping[str, Any]) -> None:
+    def _add_events(self, row: Mapping[str, Any]) -> None:
         if self.make_writer is not None:
             self.writer = self.writer or self.make_writer()
             for name in ("train", "validation", "learning_rate"):
@@ -97,7 +97,7 @@ class Metrics:
             self.writer.flush()
 
     def close(self, history: History) -> None:
-        """Write the whole history as a table."""
+        """Write the whole history as a Parquet table."""
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -109,13 +109,13 @@ class Metrics:
 
 
 def _write_changed(path: Path, content: bytes) -> None:
-    """Write a file unless it has this content: a finished run may be in a read-only folder."""
+    """Write a file unless it already has this content: a finished run may be in a read-only folder."""
     if not path.is_file() or path.read_bytes() != content:
         write_whole(path, content)
 
 
 def _tensorboard(folder: Path, done: int) -> Callable[[], Any]:
-    """A function that makes an event writer after so many epochs; raises now if TensorBoard is missing."""
+    """A function that makes an event writer after `done` epochs; raises now if TensorBoard is not installed."""
     with extra("tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
     return partial(SummaryWriter, str(folder), purge_step=done + 1)

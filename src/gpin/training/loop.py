@@ -1,4 +1,4 @@
-"""`fit`: Adam on the ELBO, validation after each epoch, the best weights at the end; resumable with a folder."""
+"""`fit`: maximises the ELBO with Adam, validates after each epoch, keeps the best weights, and resumes in a folder."""
 
 import errno
 import hashlib
@@ -32,7 +32,7 @@ from gpin.vae import VAE
 __all__ = ["OnEpoch", "fit"]
 
 OnEpoch = Callable[[int, Epoch], Any]
-"""What is told the number and the result of each epoch, and may end training."""
+"""A function that is called with the number and the result of each epoch, and may end training."""
 
 
 def fit(
@@ -58,38 +58,39 @@ def fit(
     tell: Callable[[str], None] | None = None,
     identity: str | None = None,
 ) -> History:
-    """Train a VAE, and leave it with the weights of its best epoch on validation data, in evaluation mode.
+    """Train a VAE; afterwards it is in evaluation mode, with the weights of its best epoch on validation data.
 
     Arguments:
         vae: The model to train, in place.
-        x_train: A tensor, an array, a `Dataset` or a `DataLoader`.
-        x_val: Likewise; without it a tenth of the training data is held out, at random.
+        x_train: The training data: a tensor, an array, a `Dataset` or a `DataLoader`.
+        x_val: The validation data, in any of these forms; by default a random tenth of the training data is held out.
         epochs: Passes through the training data.
         batch_size: Instances per step, over all processes.
         learning_rate: The learning rate of Adam at the start.
-        schedule: "constant", as in the paper, or "cosine": down to zero along half a wave.
-        clip_norm: Scale gradients down to this norm where they exceed it.
-        ema: Decay of an exponential moving average of the weights, such as 0.999, which then takes their place in
-            validation and in the end; 0 takes the weights themselves.
-        patience: Stop after so many epochs without a better validation ELBO; None trains to the end.
+        schedule: The learning rate is "constant", as in the paper, or falls to zero along a "cosine".
+        clip_norm: Gradients whose norm exceeds this value are scaled down to it; None disables clipping.
+        ema: The decay of an exponential moving average of the weights, such as 0.999. The average is used for
+            validation and as the result of training; 0 uses the weights themselves.
+        patience: Stop after this many epochs without a better validation ELBO; None trains for all epochs.
         seed: The seed of the order of the data, the held-out part and all noise. Torch's global random state is left
-            alone.
-        device: Move the model there first; by default it is trained where it is.
-        dtype: The precision to train in, torch.float32 or torch.float64; by default the model's.
-        folder: Keep checkpoints and metrics here. The same call again goes on where it was stopped or killed, to
-            the same bits, and returns at once where it had finished. Another model's run is refused.
+            unchanged.
+        device: The device to which the model is moved first; by default it stays where it is.
+        dtype: The precision to train in, torch.float32 or torch.float64; by default that of the model.
+        folder: The folder for checkpoints and metrics. Calling `fit` again with the same arguments resumes a stopped or
+            killed run, with bit-identical results, and returns at once if the run had finished. A folder that holds
+            another run raises InputError.
         checkpoint_seconds: How often to write a checkpoint; at most this much work is lost.
-        tensorboard: Write events for TensorBoard into the folder (an extra).
-        progress: Show a progress bar; by default where there is a terminal.
-        on_epoch: Called after each epoch with its number, from 1, and its result. Where it returns False, or raises
-            `gpin.StopTraining`, training ends there: the model has its best weights so far, `History.stopped` is
-            true, and a run in a folder is finished, so that the same call again does not train on.
-        tell: Called with a sentence on what the user should know, such as a damaged checkpoint; by default it is
+        tensorboard: Write events for TensorBoard to the folder; needs the extra "tensorboard".
+        progress: Show a progress bar; by default if stderr is a terminal.
+        on_epoch: Called after each epoch with its number, from 1, and its result. If it returns False or raises
+            `gpin.StopTraining`, training ends: the model has its best weights so far, `History.stopped` is true, and a
+            run in a folder counts as finished, so that the same call does not resume it.
+        tell: Called with messages for the user, such as a warning about a damaged checkpoint; by default they are
             printed on stderr.
-        identity: What tells this run from others in the same folder; by default a hash of the model's and the
-            training's options and of all data. Of a model with modules of your own, or with frozen parameters, their
-            classes, attributes, buffers and frozen parameters are in it too. The first values of trainable parameters
-            are not: those of a resumed run are its own.
+        identity: Distinguishes this run from others in the same folder; by default a hash of the options of the model
+            and of training and of all data. For a model with modules of your own, or with frozen parameters, the hash
+            also covers their classes, attributes, buffers and frozen parameters. It does not cover the initial values
+            of trainable parameters, because a resumed run takes them from its checkpoint.
     """
     if not isinstance(vae, VAE):
         raise InputError(f"the model to train must be a gpin.VAE, got {type(vae).__name__}")
@@ -111,7 +112,7 @@ def fit(
     if not checkpoint_seconds >= 0:
         raise InputError(f"checkpoint_seconds must not be negative, got {checkpoint_seconds}")
     if folder is not None and isinstance(x_train, DataLoader):
-        raise InputError("a DataLoader cannot be resumed, for it hides its order: pass its Dataset, or no folder")
+        raise InputError("a DataLoader cannot be resumed because its order is unknown: pass its Dataset, or no folder")
     vae.move(device, dtype)
     processes = Processes(next(vae.parameters()).device)
     vae.to(processes.device)
@@ -120,7 +121,7 @@ def fit(
         x_train, x_val = hold_out(x_train, order)
     training = Batches(x_train, config.batch_size, order)
     validation = Batches(x_val, config.batch_size)
-    for x, _ in validation:  # what is wrong with it should be said now, not after the first epoch
+    for x, _ in validation:  # report invalid data now and not after the first epoch
         vae.check(x)
     store = None if folder is None else _Store(as_path(folder), processes, checkpoint_seconds, tell or _print)
 
@@ -177,16 +178,16 @@ def _run(
 
 
 def _stops(on_epoch: OnEpoch, number: int, result: Epoch) -> bool:
-    """Whether the user's function wants training to end."""
+    """Whether the user's function ends training."""
     try:
-        said = on_epoch(number, result)
+        answer = on_epoch(number, result)
     except StopTraining:
         return True
-    return isinstance(said, bool | np.bool_) and not said
+    return isinstance(answer, bool | np.bool_) and not answer
 
 
 class _Store:
-    """A run's folder while it is trained: checkpoints and metrics, written by the first process alone."""
+    """The folder of a run during training: checkpoints and metrics, written only by the first process."""
 
     def __init__(self, folder: Path, processes: Processes, every: float, tell: Callable[[str], None]) -> None:
         self.folder, self.processes, self.every, self.tell = folder, processes, every, tell
@@ -195,10 +196,10 @@ class _Store:
         self.written = time.monotonic()
         self.metrics: Metrics | None = None
         if folder.exists() and not folder.is_dir():
-            raise InputError(f"cannot train in {folder}: it is a file, and a folder is needed")
+            raise InputError(f"cannot train in {folder}: it is a file and not a folder")
 
     def load(self, about: str, vae: VAE) -> Checkpoint | None:
-        """The newest good checkpoint, if it is of the same training in the same precision."""
+        """The newest undamaged checkpoint; that of another run or precision raises InputError."""
         self.about = about
         first = self.processes.first
         saved = self.checkpoints.latest(self.tell if first else lambda sentence: None)
@@ -226,14 +227,14 @@ class _Store:
             self._write(trainer)
 
     def after_step(self, trainer: Trainer, stop: bool) -> None:
-        """Write a checkpoint when it is time, or when asked to stop."""
+        """Write a checkpoint if one is due, or if training was asked to stop."""
         if self.processes.first and (stop or time.monotonic() - self.written >= self.every):
             self._write(trainer)
         if stop:
             raise KeyboardInterrupt
 
     def after_epoch(self, trainer: Trainer) -> None:
-        """Write the metrics, and at the end of training the last checkpoint."""
+        """Write the metrics, and a checkpoint if one is due; at the end of training the last one."""
         if self.metrics is not None:
             with self._writing():
                 self.metrics.add(trainer.history)
@@ -258,14 +259,14 @@ class _Store:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Turn errors of writing to the folder into one sentence."""
+        """Turn errors in writing to the folder into TrainingError."""
         try:
             yield
         except OSError as error:
             kept = "the last good checkpoint is kept: " if self.checkpoints.any() else ""
-            mend = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend that"
+            remedy = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "fix this"
             raise TrainingError(
-                f"cannot write to {self.folder}: {error.strerror or error}; {kept}{mend} and run the same again"
+                f"cannot write to {self.folder}: {error.strerror or error}; {kept}{remedy} and run again"
             ) from error
 
 

@@ -20,8 +20,8 @@ T = TypeVar("T")
 def _meet(backend: str) -> None:
     """Let the processes of one attempt find each other, and not those of the attempt before.
 
-    Where `torchrun` has a fixed port, its store outlives a restart and still has the addresses of those that were
-    killed; so every attempt gets a name of its own in it. Otherwise accelerate connects them.
+    If `torchrun` uses a fixed port, its store outlives a restart and still contains the addresses of the processes that
+    were killed, so each attempt uses a prefix of its own in it. Otherwise accelerate connects the processes.
     """
     environment = os.environ
     if dist.is_initialized() or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
@@ -34,11 +34,11 @@ def _meet(backend: str) -> None:
 
 
 class Processes:
-    """The processes that train one model together; by default this one alone.
+    """The processes that train one model together; only this one unless `torchrun` has started several.
 
     Attributes:
-        share: This process's part of every batch.
-        device: Where it computes.
+        share: The part of every batch that this process computes.
+        device: The device on which this process computes.
     """
 
     def __init__(self, device: str | torch.device | None = None) -> None:
@@ -75,16 +75,16 @@ class Processes:
             return reduce(tensor.clone(), "sum")
         except RuntimeError as error:
             raise TrainingError(
-                "another of the processes has died, so this one cannot go on; the run is kept and goes on when all are "
-                "started again"
+                "another training process has died, so this one cannot continue; start all of them again to resume the "
+                "run"
             ) from error
 
     def any(self, truth: bool) -> bool:
-        """Whether it is true in any process."""
+        """Whether `truth` is true in any process."""
         return truth if self.alone else bool(self.sum(torch.tensor(float(truth), device=self.device)) > 0)
 
     def sum_gradients(self, gradients: list[Tensor]) -> None:
-        """Replace gradients by their sums over the processes, all in one message."""
+        """Replace gradients by their sums over the processes, in a single reduction."""
         flat = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))
         for gradient, total in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(total.view_as(gradient))
@@ -106,5 +106,5 @@ class Processes:
                 tensor.copy_(broadcast(tensor.detach().clone()))
 
     def part(self, size: int) -> AbstractContextManager[None]:
-        """Within this context, the shares of a batch of this size add up to what one process would compute."""
+        """A context in which the shares of a batch of this size add up to what one process would compute."""
         return shared(self.share, size, self.sum)

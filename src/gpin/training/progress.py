@@ -15,13 +15,13 @@ __all__ = ["progress_bar"]
 def progress_bar(
     epochs: int, steps: int, done: int, shown: bool | None
 ) -> Iterator[tuple[Callable[[], None], Callable[[Epoch], None]]]:
-    """A bar over all steps, from those already done; yields what to call after each step and after each epoch.
+    """A progress bar over all steps; yields the functions to call after each step and after each epoch.
 
     Arguments:
         epochs: The number of epochs.
         steps: The number of steps per epoch.
         done: The number of steps already made.
-        shown: Whether to show the bar; by default where there is a terminal.
+        shown: Whether to show the bar; by default if stderr is a terminal.
     """
     console = Console(stderr=True)
     if not (console.is_terminal if shown is None else shown):

@@ -18,12 +18,12 @@ class TrainingConfig(Config):
         epochs: Passes through the training data.
         batch_size: Instances per step, over all processes.
         learning_rate: The learning rate of Adam at the start.
-        schedule: "constant", as in the paper, or "cosine": down to zero along half a wave.
-        clip_norm: Scale gradients down to this norm where they exceed it; none leaves them alone.
-        ema: Decay of an exponential moving average of the weights, such as 0.999, which then takes their place in
-            validation and in the end; 0 takes the weights themselves.
-        patience: Stop after so many epochs without a better validation ELBO; none trains to the end. A method
-            that trains in stages is stopped in its last only.
+        schedule: The learning rate is "constant", as in the paper, or falls to zero along a "cosine".
+        clip_norm: Gradients whose norm exceeds this value are scaled down to it; None disables clipping.
+        ema: The decay of an exponential moving average of the weights, such as 0.999. The average is used for
+            validation and as the result of training; 0 uses the weights themselves.
+        patience: Stop after this many epochs without a better validation ELBO; None trains for all epochs. A method
+            that trains in stages is stopped only in its last stage.
         seed: The seed of the order of the data, the held-out part and all noise.
     """
 
@@ -41,11 +41,11 @@ class TrainingConfig(Config):
     @field_validator("*", mode="before")
     @classmethod
     def _plain(cls, value: Any) -> Any:
-        """numpy's numbers as Python's."""
+        """Convert numpy scalars to Python numbers."""
         return value.item() if isinstance(value, np.generic) else value
 
     def rate(self, done: float) -> float:
-        """Factor of the learning rate after this share of all steps.
+        """The factor of the learning rate after a fraction `done` of all steps.
 
         Example:
             >>> TrainingConfig(schedule="cosine").rate(0.5)

@@ -19,7 +19,7 @@ from gpin.vae import VAE
 
 __all__ = ["Trainer", "stage_beginnings", "validation_elbo"]
 
-ADVICE = "the weights are back at the best epoch so far; a smaller learning_rate may help"
+ADVICE = "the model has the weights of its best epoch so far; a smaller learning_rate may help"
 
 
 class Trainer:
@@ -27,12 +27,12 @@ class Trainer:
 
     Arguments:
         vae: The model, prepared by :meth:`VAE.prepare`.
-        training: Batches in an order drawn from a generator.
-        validation: Batches in their own order.
+        training: The training data, in random order if it has a generator.
+        validation: The validation data, in its own order.
         config: The options of training.
         processes: The processes that train together.
 
-    Everything that the rest of training depends on is in :meth:`capture`.
+    :meth:`capture` returns everything on which the rest of training depends.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Trainer:
             if self.step == 0:
                 self._begin_epoch()
             elif self.training.generator is not None:
-                self.training.generator.set_state(self.order)  # draw the order of this epoch again
+                self.training.generator.set_state(self.order)  # so that the order of this epoch is drawn again
             self.vae.train()
             for x, rows, size in self.training.shares(self.processes.share, self.step):
                 stop = self._step(x, rows, size, asked())
@@ -81,12 +81,12 @@ class Trainer:
 
     def _begin_epoch(self) -> None:
         self.total, self.count = 0.0, 0
-        if self.epoch in self.beginnings:  # what was best in an earlier stage is not the model asked for
+        if self.epoch in self.beginnings:  # the best weights of an earlier stage are not those of the whole model
             self.vae.inference.begin_stage(self.beginnings.index(self.epoch))
             self.top = -math.inf
 
     def _step(self, x: Tensor, rows: Tensor | None, size: int, stop: bool) -> bool:
-        """One step of Adam on a share of a batch of this size; returns whether any process shall stop."""
+        """Make one step of Adam on a share of a batch of `size`; returns whether any process was asked to stop."""
         vae, processes = self.vae, self.processes
         x = vae.check(x)
         self.optimiser.zero_grad(set_to_none=True)
@@ -123,7 +123,7 @@ class Trainer:
         return stop
 
     def _set_rate(self, updates: int) -> float:
-        """Set the learning rate of the step after so many; returns it."""
+        """Set the learning rate of the step that follows so many updates, and return it."""
         factor = self.config.rate(updates / (self.config.epochs * len(self.training)))
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = factor * rate
@@ -152,7 +152,7 @@ class Trainer:
         self.order = self._order_state()
 
     def stop(self) -> None:
-        """End training after the epochs that are done, unless it has ended by itself."""
+        """End training after the epochs that are done; the history counts it as stopped unless it had finished."""
         self.history.stopped = not self.finished
         self.finished = True
 
@@ -180,10 +180,10 @@ class Trainer:
         self.vae.load_state_dict(self.best)
         self.vae.eval()
 
-    # Saving and restoring ------------------------------------------------------------------
+    # Saving and restoring -------------------------------------------------------------------------
 
     def capture(self) -> Checkpoint:
-        """All that the rest of training depends on; once finished, the best weights and the history only."""
+        """Everything on which the rest of training depends; after the end, only the best weights and the history."""
         record = {"history": self.history.record(), "finished": self.finished}
         best = _below("best", self.best)
         if self.finished:
@@ -238,7 +238,7 @@ class Trainer:
         for name, value in values.items():
             number, _, key = name.partition("/")
             parameter = parameters[int(number)].detach()
-            # The layout in memory decides the order of sums, and with it the last bits.
+            # The memory layout determines the order of summation, and with it the last bits.
             alike = value.dim() > 0 and value.shape == parameter.shape
             state.setdefault(int(number), {})[key] = torch.empty_like(parameter).copy_(value) if alike else value
         self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
@@ -260,7 +260,7 @@ class Trainer:
 
 
 def stage_beginnings(shares: list[float], epochs: int) -> list[int]:
-    """The first epoch of each stage, from 1, dividing the epochs by the stages' shares; each gets one at least.
+    """The first epoch, from 1, of each stage: epochs are divided in proportion to `shares`, at least one per stage.
 
     Example:
         >>> stage_beginnings([2.0, 1.0, 1.0], 8)
@@ -280,7 +280,7 @@ def stage_beginnings(shares: list[float], epochs: int) -> list[int]:
 
 @torch.no_grad()
 def validation_elbo(vae: VAE, batches: Batches, seed: int, processes: Processes) -> float:
-    """The mean ELBO over instances, with the same noise every time it is called."""
+    """The mean ELBO over instances, with the same noise in every call."""
     vae.eval()
     total = torch.zeros((), dtype=torch.float64, device=processes.device)
     count = 0
@@ -295,22 +295,22 @@ def validation_elbo(vae: VAE, batches: Batches, seed: int, processes: Processes)
 
 
 def _what_is_not_finite(vae: VAE, x: Tensor, rows: Tensor | None, loss: Tensor) -> str:
-    """A sentence with the parameter and the rows of the data at fault."""
+    """A clause that names the parameter and the rows of the data that are not finite."""
     gradients = ((name, p.grad) for name, p in vae.named_parameters() if p.grad is not None)
     culprits = [name for name, p in vae.named_parameters() if not torch.isfinite(p).all()]
     culprits = culprits or [name for name, grad in gradients if not torch.isfinite(grad).all()]
     with torch.no_grad():
         values = vae.inference.elbo(x, vae).value
     bad = (~torch.isfinite(values)).nonzero().flatten()
-    what = f"the loss is {loss.item():g}" if not torch.isfinite(loss) else "a gradient is not finite"
-    if torch.isfinite(loss) and not culprits:  # each is finite, but not the sum of their squares
-        what = "the gradients are too large"
+    problem = f"the loss is {loss.item():g}" if not torch.isfinite(loss) else "a gradient is not finite"
+    if torch.isfinite(loss) and not culprits:  # every gradient is finite, but the sum of their squares is not
+        problem = "the gradients are too large"
         sizes = {name: p.grad.abs().max().item() for name, p in vae.named_parameters() if p.grad is not None}
         culprits = [max(sizes, key=lambda name: sizes[name])]
     parameter = f"; first parameter at fault: {culprits[0]}" if culprits else ""
     numbers = (bad if rows is None else rows[bad.cpu()])[:5].tolist()
     data = f"; rows of the {'batch' if rows is None else 'data'} at fault: {numbers}" if numbers else ""
-    return f"{what}{parameter}{data}"
+    return f"{problem}{parameter}{data}"
 
 
 def _below(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
