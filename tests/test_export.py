@@ -256,7 +256,7 @@ def test_a_wrong_model_or_path_is_one_sentence(tmp_path):
     vae, _ = some()
     with pytest.raises(gpin.InputError, match=r"must be a gpin\.VAE, got Linear"):
         export(torch.nn.Linear(2, 2), tmp_path / "a.onnx")
-    with pytest.raises(gpin.InputError, match="it is a folder, and a file is needed"):
+    with pytest.raises(gpin.InputError, match="it is a folder and not a file"):
         export(vae, tmp_path)
     with pytest.raises(gpin.InputError, match="the file must be a path, got 3"):
         export(vae, 3)

@@ -1,4 +1,4 @@
-"""The inference path as an ONNX model: x → mean and standard deviation of z, and the encoder's uncertainty."""
+"""Export of an encoder to ONNX: x → mean and standard deviation of z, and the encoder's uncertainty."""
 
 import copy
 import logging
@@ -25,10 +25,10 @@ from gpin.vae import VAE
 __all__ = ["export"]
 
 OPSETS = (18, 23)
-"""The first that torch writes without fault, and the last that is tested in onnxruntime."""
+"""The first opset that torch writes correctly, and the last that is tested with onnxruntime."""
 
 FAR = 100
-"""Scales from zero, beyond which x − offset loses digits in float32 that the model can tell apart."""
+"""The largest |offset/scale| for which float32 keeps enough digits of x − offset."""
 
 BATCH = {"x": {0: torch.export.Dim("batch")}}
 
@@ -41,23 +41,23 @@ def export(
     scale: ArrayLike = 1.0,
     opset: int = OPSETS[0],
 ) -> None:
-    """Write what a trained VAE infers as one ONNX file, weights and all, for any batch size, in float32.
+    """Write the encoder of a trained VAE, including its weights, as one ONNX file in float32, for any batch size.
 
-    Input `x` `(batch, *shape)`; outputs `mean` and `std` `(batch, d)`, the moments of q(z|x), and where the inference
-    model has an uncertainty also `uncertainty`, `uncertainty_f` and `uncertainty_h`, each `(batch,)`. The file carries
-    gpin's version, the method and the data's shape as metadata. A method whose inference is not a fixed graph says so
-    in its `export_refusal` and cannot be exported.
+    The input is `x` `(batch, *shape)`. The outputs are `mean` and `std` `(batch, d)`, the moments of q(z|x), and, if
+    the inference model has an uncertainty, also `uncertainty`, `uncertainty_f` and `uncertainty_h`, each `(batch,)`.
+    The metadata of the file contain gpin's version, the method and the shape of the data. A method whose inference is
+    not a fixed graph cannot be exported; its `export_refusal` gives the reason.
 
-    Where an offset is more than a hundred times its scale, as of a column of times, `x` is float64 and becomes float32
-    once it is scaled: in float32, the digits in which instances differ would be lost.
+    If an offset is more than a hundred times its scale, as in a column of times, `x` is float64 and is converted to
+    float32 after scaling: in float32, the digits in which instances differ would be lost.
 
     Arguments:
-        vae: The trained model; it is left as it is.
-        path: The file to write; missing folders are made.
-        offset: The graph begins with (x − offset)/scale, so that it takes data in their original units: one number,
-            or one a column (for images, a pixel).
-        scale: Likewise; not zero.
-        opset: ONNX operator set, 18 to 23.
+        vae: The trained model; it is not changed.
+        path: The file to write; missing folders are created.
+        offset: The graph begins with (x − offset)/scale, so that it accepts data in their original units: one number,
+            or one per column (for images, one per pixel).
+        scale: One number or one per column, like `offset`; must not be zero.
+        opset: The version of the ONNX operator set, 18 to 23.
 
     Example:
         export(vae, "encoder.onnx", offset=scaler.mean_, scale=scaler.scale_)
@@ -76,10 +76,10 @@ def export(
         raise InputError(f"opset must be at most {OPSETS[1]}, got {opset}")
     path = as_path(path, "the file")
     if path.is_dir():
-        raise InputError(f"cannot export to {path}: it is a folder, and a file is needed")
+        raise InputError(f"cannot export to {path}: it is a folder and not a file")
     graph = _InferencePath(vae, _units(offset, "offset", vae.shape), _units(scale, "scale", vae.shape))
     if not graph.scale.all():
-        raise InputError("scale must not be zero anywhere: it divides x")
+        raise InputError("scale must not be zero anywhere, because x is divided by it")
 
     metadata = {"gpin_version": version("gpin"), "method": method, "shape": ",".join(map(str, vae.shape))}
     content = _onnx(graph, opset, metadata)
@@ -88,7 +88,7 @@ def export(
 
 
 def _units(values: ArrayLike, name: str, shape: tuple[int, ...]) -> Tensor:
-    """An offset or scale that broadcasts against x: one number, or one for each of its entries."""
+    """An offset or scale as a tensor that broadcasts against x: one number, or one for each of its entries."""
     try:
         numbers = np.asarray(values, dtype=np.float64).ravel()
     except (TypeError, ValueError):
@@ -104,7 +104,7 @@ def _units(values: ArrayLike, name: str, shape: tuple[int, ...]) -> Tensor:
 
 
 class _InferencePath(nn.Module):
-    """x → what the encoder says of z, as a tuple of tensors in the order of `names`."""
+    """Maps x to the outputs of the exported graph, a tuple of tensors in the order of `names`."""
 
     offset: Tensor
     scale: Tensor
@@ -129,8 +129,8 @@ class _InferencePath(nn.Module):
 
 
 def _fix_counts(network: nn.Module) -> None:
-    """Turn buffers that hold one whole number or truth value, such as the active components of `rme`, into that:
-    they steer the computation, and a graph must know which way it goes."""
+    """Replace buffers that hold a single integer or boolean, such as the number of active components of `rme`, by plain
+    Python values: they control the flow of the computation, which must be fixed in a graph."""
     for module in network.modules():
         for name, buffer in list(module.named_buffers(recurse=False)):
             if buffer.dim() == 0 and not buffer.is_floating_point():
@@ -157,7 +157,7 @@ def _onnx(graph: _InferencePath, opset: int, metadata: dict[str, str]) -> bytes:
             raise InputError(f"torch cannot write this model as ONNX: {str(error).strip().splitlines()[0]}") from None
         assert program is not None
         model = program.model_proto
-    # What torch notes of each node's origin is of no use elsewhere, and tells the paths of this machine.
+    # torch records the origin of each node, which is useless elsewhere and reveals the paths of this machine.
     for part in (model.graph, *model.graph.node, *model.graph.input, *model.graph.output, *model.graph.value_info):
         part.ClearField("metadata_props")
     model.producer_name, model.producer_version = "gpin", metadata["gpin_version"]
@@ -167,15 +167,15 @@ def _onnx(graph: _InferencePath, opset: int, metadata: dict[str, str]) -> bytes:
 
 
 def _traced(graph: _InferencePath) -> torch.export.ExportedProgram:
-    """The operations of the graph, for any size of the batch."""
-    # A batch of 2, because torch takes a dimension of 1 for a constant.
+    """The operations of the graph, for any batch size."""
+    # The batch size is 2 because torch treats a dimension of size 1 as a constant.
     example = torch.zeros(2, *graph.vae.shape, dtype=graph.dtype)
     return torch.export.export(graph, (example,), dynamic_shapes=BATCH)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Inside, nothing of torch's and onnx's talk about their own workings is heard."""
+    """Within the context, warnings and log messages of torch and onnx are suppressed."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -187,9 +187,9 @@ def _quiet() -> Iterator[None]:
 
 
 class _Module(ModuleType):
-    """A module that can be called like the function in it.
+    """A module that can be called like its function `export`.
 
-    `gpin.export` is the function or, once the module was imported by its name, the module.
+    `gpin.export` is the function or, once the module has been imported by name, the module.
     """
 
     __call__ = staticmethod(export)

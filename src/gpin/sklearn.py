@@ -30,36 +30,36 @@ Array = NDArray[np.floating[Any]]
 DTYPES = [np.float64, np.float32]
 
 ROWS = 256
-"""How many go through the network at a time outside training."""
+"""The number of rows per batch outside training."""
 
 
 class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """A variational autoencoder, by default with the Gaussian-process encoder, as a scikit-learn transformer.
 
-    X `(n_samples, n_features)` is used as it is: scaling belongs in a pipeline,
-    `make_pipeline(StandardScaler(), GPVAE())`. Everything is computed in the precision of the X given to `fit`;
-    float32 is the faster. Labels y are accepted and ignored. A pickle holds a config and weights, and no code.
+    X `(n_samples, n_features)` is not scaled; use a pipeline such as `make_pipeline(StandardScaler(), GPVAE())`.
+    Everything is computed in the precision of the X given to `fit`; float32 is faster. Labels y are accepted and
+    ignored. A pickled estimator stores the network as a config and weights.
 
     Parameters:
-        latent_dim: d, the columns that `transform` returns.
+        latent_dim: d, the number of columns that `transform` returns.
         method: The inference model, one of `gpin.inference.METHODS`.
-        options: The method's own, such as {"covariance": "full"} for "gp".
+        options: The options of the method, such as {"covariance": "full"} for "gp".
         likelihood: "gaussian", "heteroscedastic", "bernoulli" for data in [0, 1], or a mapping of options.
         shape: The shape of one row, such as (1, 28, 28) for images given as 784 columns; by default a plain vector.
-        architecture: Layers, as in `gpin.build`; by default what suits the shape.
+        architecture: The network architecture, as in `gpin.build`; by default chosen by the shape.
         epochs: Passes through the training data.
         batch_size: Rows per step.
         learning_rate: The learning rate of Adam.
-        validation_fraction: Share of the rows that is held out to choose the best epoch.
-        patience: Stop after so many epochs without a better one; None runs them all.
-        samples: K, the importance samples per row for `score_samples` and `score`.
-        random_state: The seed of the first weights, the held-out rows and all noise.
+        validation_fraction: The fraction of the rows that is held out to choose the best epoch.
+        patience: Stop after this many epochs without a better one; None trains for all epochs.
+        samples: K, the number of importance samples per row for `score_samples` and `score`.
+        random_state: The seed of the initial weights, the held-out rows and all noise.
 
     Attributes:
         vae_: The trained `gpin.VAE`.
-        n_features_in_: Columns of X; `feature_names_in_` their names, where X had some.
-        n_iter_: Epochs that were run.
-        validation_scores_: Mean ELBO of the held-out rows after each of them.
+        n_features_in_: The number of columns of X; `feature_names_in_` holds their names, if X had any.
+        n_iter_: The number of epochs that were run.
+        validation_scores_: The mean ELBO of the held-out rows after each epoch.
         seed_: The seed drawn from `random_state`.
 
     Example:
@@ -105,7 +105,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def fit(self, X: ArrayLike, y: Any = None) -> Self:
         """Train on X `(n_samples, n_features)`, at least two rows; y is ignored."""
         rows: Array = validate_data(self, X, dtype=DTYPES, ensure_min_samples=2)
-        whole_number(self.samples, "samples")  # better said now than after training
+        whole_number(self.samples, "samples")  # fail now rather than after training
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         vae = build(
@@ -146,12 +146,12 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         options = {} if self.options is None else self.options
         if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
             raise InputError(f"options must be a mapping of the method's own options, got {self.options!r}")
-        # Checked before `build` sees them: there "seed" would be an argument, here it is no option of any method.
+        # Checked here because `build` would take an option such as "seed" for one of its own arguments.
         method_named(self.method).Options.parse(options, f"method {self.method!r}")
         return dict(options)
 
     def _held_out(self, count: int, random: np.random.RandomState) -> Tensor:
-        """Which rows are held out, `(count,)`: at least one, and never all."""
+        """A mask `(count,)` of the held-out rows: at least one row, and never all."""
         fraction = positive_number(self.validation_fraction, "validation_fraction")
         if fraction >= 1:
             raise InputError(f"validation_fraction must be less than 1, got {self.validation_fraction!r}")
@@ -159,12 +159,12 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         held[random.permutation(count)[: min(count - 1, max(1, round(fraction * count)))]] = True
         return torch.from_numpy(held)
 
-    # What it infers -------------------------------------------------------------------------------
+    # Inference ------------------------------------------------------------------------------------
 
     def transform(self, X: ArrayLike) -> Array:
         """The mean of q(z|x) for each row, `(n_samples, latent_dim)`, in the dtype of X.
 
-        Method "sa" uses random noise: the same X gives the same answer, but a row passed alone gives another.
+        Method "sa" uses random noise: the same X gives the same result, but a row passed alone gives a different one.
         """
         rows = self._checked(X)
         return self._by_batches(lambda x: self.vae_.encode(x).mean, rows).astype(rows.dtype)
@@ -177,17 +177,17 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return torch.cat(parts).flatten(1).numpy().astype(codes.dtype)
 
     def uncertainty(self, X: ArrayLike) -> Array:
-        """How uncertain the encoder is of its answer, `(n_samples,)`; for methods that have an uncertainty ("gp")."""
+        """The uncertainty of the encoder about its answer, `(n_samples,)`; only for methods that have one ("gp")."""
         return self._by_batches(lambda x: self.vae_.uncertainty(x).total, self._checked(X))
 
-    # What it believes -----------------------------------------------------------------------------
+    # Density and sampling -------------------------------------------------------------------------
 
     def score_samples(self, X: ArrayLike) -> Array:
         """log p(x) of each row in nats, `(n_samples,)`, by importance sampling with `samples` draws of q(z|x).
 
-        A row's noise comes from a seed made of `seed_` and the row itself, so that its score does not
-        depend on the other rows or their order, and its Monte-Carlo error is independent of theirs.
-        `vae_.log_likelihood` gives diagnostics as well.
+        The noise of a row is seeded by `seed_` and the row itself, so that its score does not depend on the other rows
+        or their order, and its Monte-Carlo error is independent of theirs. `vae_.log_likelihood` also returns
+        diagnostics.
         """
         rows, values = self._checked(X), []
         with seeded(self.seed_):
@@ -197,7 +197,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return torch.cat(values).numpy()
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
-        """The mean of `score_samples`: the higher, the better the model; y is ignored."""
+        """The mean of `score_samples`; higher is better. y is ignored."""
         return float(self.score_samples(X).mean())
 
     def sample(
@@ -220,7 +220,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             parts = [answer(x) for x in _instances(rows, self.vae_).split(ROWS)]
         return torch.cat(parts).numpy()
 
-    # What scikit-learn asks -----------------------------------------------------------------------
+    # Hooks for scikit-learn and pickle ------------------------------------------------------------
 
     @property
     def _n_features_out(self) -> int:
@@ -244,7 +244,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if "_weights" in state:
             weights = load_tensors(state.pop("_weights"))
             config = VAEConfig.parse(state.pop("_config"), "the pickled model")
-            with seeded(0):  # the weights come next; torch's own random state is left alone
+            with seeded(0):  # these weights are replaced, and torch's random state must not change
                 state["vae_"] = vae = from_config(config)
             vae.to(dtype=weights[next(name for name, _ in vae.named_parameters())].dtype)
             vae.load_state_dict(weights)
@@ -253,5 +253,5 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
 
 def _instances(rows: Array, vae: VAE) -> Tensor:
-    """Rows `(n, columns)` as the VAE wants them, `(n, *shape)`, in its precision."""
+    """Rows `(n, columns)` as instances `(n, *shape)` in the precision of the VAE."""
     return torch.tensor(rows, dtype=next(vae.parameters()).dtype).reshape(-1, *vae.shape)

@@ -1,4 +1,4 @@
-"""The VAE: prior, decoder with likelihood, and an inference model. Users call its methods."""
+"""The VAE: a prior, a decoder with a likelihood, and an inference model; and how to build and load one."""
 
 import hashlib
 import math
@@ -53,16 +53,16 @@ __all__ = ["VAE", "Reconstruction", "VAEConfig", "build", "from_config", "load"]
 
 ArrayLike = Tensor | np.ndarray
 Network = nn.Module | Callable[[], nn.Module]
-"""A network of the user's own, or a function that makes one."""
+"""A user-defined network, or a function that makes one."""
 
 FORMAT = "gpin-vae"
 VERSION = 1
 
 
 class VAEConfig(Config):
-    """All that is needed to build a model again: data in, data out.
+    """Everything that is needed to build a model, ready for JSON.
 
-    `encoder` and `decoder` are the names of the classes of the user's own networks, where there are any.
+    `encoder` and `decoder` are the class names of user-defined networks; None stands for gpin's own.
     """
 
     shape: tuple[int, ...]
@@ -86,17 +86,17 @@ class VAEConfig(Config):
 
     @property
     def own(self) -> bool:
-        """Whether there are networks of the user's own in it, which the config only names."""
+        """Whether the model has user-defined networks, which the config only names."""
         return self.encoder is not None or self.decoder is not None
 
     @property
     def density(self) -> bool:
-        """Whether p(x|z) is a density, whose value depends on the units of x, and not a probability."""
+        """Whether p(x|z) is a density, whose value depends on the units of x, rather than a probability."""
         return likelihood_named(self.likelihood.kind).density
 
     @model_serializer(mode="wrap")
     def _record(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The content of files, whose hash is the identity of a run."""
+        """The config as it is stored in files and hashed for the identity of a run."""
         own = ("encoder", "decoder")
         return {
             **{name: value for name, value in handler(self).items() if name not in own or value is not None},
@@ -106,7 +106,7 @@ class VAEConfig(Config):
 
 
 class Reconstruction(NamedTuple):
-    """What `vae(x)` returns.
+    """The result of `vae(x)`.
 
     Attributes:
         reconstruction: E[x|z] at the posterior mean of z, `(batch, *shape)`.
@@ -118,16 +118,16 @@ class Reconstruction(NamedTuple):
 
 
 class VAE(nn.Module):
-    """p(z) = N(0, I), p(x|z) from decoder and likelihood, and q(z|x) from the inference model.
+    """A variational autoencoder: p(z) = N(0, I), p(x|z) from decoder and likelihood, q(z|x) from the inference model.
 
-    Most users call :func:`build`; any modules of the right shapes will do:
+    Most users call :func:`build`; the constructor accepts any modules of the right shapes.
 
     Arguments:
-        inference: Maps x to q(z|x).
+        inference: The inference model, which maps x to q(z|x).
         decoder: z `(..., d)` → output `(..., *shape)`, or `(..., outputs, *shape)` for a likelihood that takes several
             outputs per value.
         likelihood: p(x|output).
-        config: The config it was built from, which is saved with its weights.
+        config: The config from which the model was built, if any; it is saved with the weights.
     """
 
     prepared: Tensor
@@ -169,35 +169,33 @@ class VAE(nn.Module):
         return self.log_conditional(x, z) + self.log_prior(z)
 
     def reconstruction(self, x: Tensor, z: Tensor, weights: Tensor | None = None) -> Tensor:
-        """log p(x|z) for an objective: in training, the likelihood's running statistics are updated first.
-
-        In these statistics, `weights` `(..., batch)` weight each z.
-        """
+        """log p(x|z) for an objective. In training mode the likelihood's running statistics are updated first, in which
+        `weights` `(..., batch)` weight each z."""
         output = self.decoder(z)
         if self.training:
             self.likelihood.observe(x, output, weights)
         return self.likelihood.log_prob(x, output)
 
-    # What users ask -------------------------------------------------------------------------------
+    # Inference and generation ---------------------------------------------------------------------
 
     def encode(self, x: ArrayLike) -> Distribution:
         """q(z|x), a distribution with batch shape `(batch,)` and event shape `(d,)`."""
         return self.inference(self.check(x), self)
 
     def forward(self, x: ArrayLike) -> "Reconstruction":
-        """Encode and decode x: E[x|z] at the posterior mean of z, and q(z|x); gradients pass through both."""
+        """E[x|z] at the posterior mean of z, and q(z|x); both are differentiable."""
         q = self.encode(x)
         return Reconstruction(self.likelihood.mean(self.decoder(q.mean)), q)
 
     def elbo(self, x: ArrayLike, samples: int = 1) -> ELBO:
         """The evidence lower bound with its terms, each `(batch,)`.
 
-        In training mode a likelihood with variance="analytic" counts x as a batch of training.
+        In training mode a likelihood with variance="analytic" updates its statistics with x.
         """
         return self.inference.elbo(self.check(x), self, whole_number(samples, "samples"))
 
     def loss(self, x: Tensor, samples: int = 1) -> Tensor:
-        """What training minimises, a scalar; for most methods the mean of −ELBO over the batch."""
+        """The scalar that training minimises; for most methods the mean of −ELBO over the batch."""
         return self.inference.objective(x, self, samples)[0]
 
     @torch.no_grad()
@@ -216,13 +214,13 @@ class VAE(nn.Module):
 
         Arguments:
             x: `(batch, *shape)`, any number of instances.
-            samples: K, the samples used for each instance.
+            samples: K, the number of samples per instance.
             proposal: "encoder" samples from q(z|x); "refined" from the Gaussian that :meth:`refine` finds for
-                each instance, so that the score depends much less on the encoder that happened to be trained. A
-                distribution of your own is sampled as it is; it needs batch shape `(batch,)` and event shape `(d,)`.
-            chunk_size: How many pairs (x, z) the decoder sees at a time; changes memory, not results.
-            steps: For proposal="refined": the maximal number of steps, see :meth:`refine`.
-            tolerance: For proposal="refined": nats per step, see :meth:`refine`.
+                each instance, which makes the estimate much less dependent on the encoder. Any other distribution needs
+                batch shape `(batch,)` and event shape `(d,)`.
+            chunk_size: How many pairs (x, z) are decoded at a time; changes memory, not results.
+            steps: For proposal="refined": the maximum number of steps, see :meth:`refine`.
+            tolerance: For proposal="refined": the tolerance in nats, see :meth:`refine`.
             return_weights: Keep the log weights `(samples, batch)` in the result, as `log_weights`.
         """
         x = self.check(x)
@@ -246,27 +244,27 @@ class VAE(nn.Module):
         return LogLikelihood.join(parts)
 
     def _check_proposal(self, q: Distribution, count: int) -> None:
-        wanted, found = ((count,), (self.latent_dim,)), (tuple(q.batch_shape), tuple(q.event_shape))
-        if found != wanted:
-            should, has = (f"batch shape {batch} and event shape {event}" for batch, event in (wanted, found))
-            hint = "; wrap it in torch.distributions.Independent" if found == ((count, self.latent_dim), ()) else ""
+        wanted, actual = ((count,), (self.latent_dim,)), (tuple(q.batch_shape), tuple(q.event_shape))
+        if actual != wanted:
+            should, has = (f"batch shape {batch} and event shape {event}" for batch, event in (wanted, actual))
+            hint = "; wrap it in torch.distributions.Independent" if actual == ((count, self.latent_dim), ()) else ""
             raise InputError(f"the proposal must have {should}, got {has}{hint}")
 
     def _log_joint_in_parts(self, x: Tensor, size: int, z: Tensor) -> Tensor:
-        """log p(x, z) for z `(samples, batch, d)`, with so many instances at a time."""
+        """log p(x, z) for z `(samples, batch, d)`, with `size` instances at a time."""
         pairs = zip(x.split(size), self._like_own(z).split(size, dim=1), strict=True)
         return torch.cat([self.log_joint(x_part, z_part) for x_part, z_part in pairs], dim=1)
 
     @torch.no_grad()
     def refine(self, x: ArrayLike, steps: int = 20, tolerance: float = 0.1) -> PrecisionNormal:
-        """The posterior of each instance as a full-covariance Gaussian, by damped Gauss–Newton steps on
-        log p(x, z) from the encoder's mean; they never lower it.
+        """A full-covariance Gaussian approximation of each instance's posterior, found by damped Gauss–Newton steps on
+        log p(x, z) from the encoder's mean; a step never lowers log p(x, z).
 
         Arguments:
             x: `(batch, *shape)`.
-            steps: The maximal number of steps.
-            tolerance: Nats; an instance stops when a step raises its log p(x, z) by no more than this. 0.1 nats are
-                little compared with the spread of log p(x, z) over draws of the posterior.
+            steps: The maximum number of steps.
+            tolerance: The steps of an instance end when one raises its log p(x, z) by no more than this many nats. 0.1
+                nats are little compared with the spread of log p(x, z) over draws of the posterior.
         """
         x = self.check(x)
         options = GaussNewtonConfig(
@@ -276,7 +274,7 @@ class VAE(nn.Module):
 
     @torch.no_grad()
     def uncertainty(self, x: ArrayLike) -> Uncertainty:
-        """How uncertain the encoder is of its own answer; for methods that have an uncertainty (`gp`)."""
+        """The uncertainty of the encoder about its own answer; only for methods that have one (`gp`)."""
         return self.inference.uncertainty(self.check(x))
 
     @torch.no_grad()
@@ -286,7 +284,7 @@ class VAE(nn.Module):
         if z.shape[-1:] != (self.latent_dim,):
             raise InputError(f"z must end in latent_dim={self.latent_dim}, got shape {tuple(z.shape)}")
         if not z.isfinite().all():
-            raise InputError("z must be finite, and some of its values are not")
+            raise InputError("z must be finite, got NaN or infinite values")
         return self.likelihood.mean(self.decoder(z))
 
     @torch.no_grad()
@@ -307,8 +305,8 @@ class VAE(nn.Module):
         """`count` draws from the model, `(count, *shape)`.
 
         Arguments:
-            count: How many.
-            noise: Draw x itself; otherwise E[x|z] is returned.
+            count: The number of draws.
+            noise: Draw x from p(x|z) instead of returning E[x|z].
             return_latents: Return the draws together with their z, `(count, d)`.
         """
         count = whole_number(count, "count")
@@ -322,10 +320,10 @@ class VAE(nn.Module):
 
     @torch.no_grad()
     def prepare(self, x: ArrayLike | Iterable[Tensor]) -> None:
-        """Look at the training data, as one array or in batches: its mean, spread, size and scale.
+        """Initialise the model from the training data, given as one array or in batches; `gpin.fit` calls this.
 
-        Sets the networks' centre and the likelihood's first variance unless that was done before, and
-        tells the inference model the number of training points. `gpin.fit` calls it.
+        Sets the centres of the networks and the initial variance of the likelihood, unless that was done before, and
+        passes a batch and the number of training points to the inference model.
         """
         batches = [self.check(x)] if isinstance(x, Tensor | np.ndarray) else x
         first: Tensor | None = None
@@ -349,7 +347,7 @@ class VAE(nn.Module):
         self.inference.prepare(first, count, self)
 
     def _center(self, mean: Tensor, output: Tensor | None) -> None:
-        """Pass the centres of x and of the decoder's output to the networks that have one."""
+        """Set the centres of x and of the decoder's output in the networks that have them."""
         for module in self.modules():
             if (center_input := getattr(module, "center_input", None)) is not None:
                 center_input(mean)
@@ -357,7 +355,7 @@ class VAE(nn.Module):
                 center_output(output)
 
     def start_from(self, trained: "VAE") -> "VAE":
-        """Warm start: take over the decoder, the likelihood and what the encoder can use of a trained VAE."""
+        """Warm start: copy the decoder, the likelihood and the usable parts of the encoder from a trained VAE."""
         if not isinstance(trained, VAE):
             raise InputError(f"a warm start needs a trained gpin.VAE, got {type(trained).__name__}")
         if self.likelihood.options != trained.likelihood.options:
@@ -372,8 +370,8 @@ class VAE(nn.Module):
         return self
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """Groups for an optimiser: a module may say in `learning_rate_factors` that some of its own
-        parameters learn faster, and in `fastest` at which rate at most."""
+        """Parameter groups for an optimiser. A module's `learning_rate_factors` multiply the learning rates of its own
+        parameters, up to its `fastest`; they never lower a rate."""
         groups: dict[float, list[nn.Parameter]] = {learning_rate: []}
         for module in self.modules():
             factors, fastest = getattr(module, "learning_rate_factors", {}), getattr(module, "fastest", math.inf)
@@ -383,7 +381,7 @@ class VAE(nn.Module):
         return [{"params": params, "lr": rate} for rate, params in groups.items() if params]
 
     def check(self, x: ArrayLike) -> Tensor:
-        """X as a tensor of the model's dtype and device, or an error that names what is wrong with it."""
+        """Convert x to a tensor of the model's dtype and device; invalid data raises InputError."""
         x = as_tensor(x, "x")
         wanted = "(batch, " + ", ".join(map(str, self.shape)) + ")"
         if x.dim() != len(self.shape) + 1 or tuple(x.shape[1:]) != self.shape:
@@ -392,7 +390,7 @@ class VAE(nn.Module):
         if len(x) == 0:
             raise InputError(f"x is an empty batch: shape {tuple(x.shape)}, expected at least one instance")
         x = self._like_own(x)
-        # A finite sum is ten times cheaper to look at, and only finite numbers have one.
+        # Checking the sum is ten times cheaper, and only finite numbers have a finite sum.
         if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():
             bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
             raise InputError(
@@ -406,7 +404,7 @@ class VAE(nn.Module):
         return tensor.to(device=like.device, dtype=like.dtype)
 
     def move(self, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None) -> None:
-        """Move the model to a device and to a precision, where they are given."""
+        """Move the model to a device and convert it to a precision; None leaves either unchanged."""
         self.to(device=None if device is None else device_named(device), dtype=as_dtype(dtype))
 
     # Files ----------------------------------------------------------------------------------------
@@ -416,14 +414,14 @@ class VAE(nn.Module):
         return save_tensors({name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()})
 
     def checksum(self) -> str:
-        """sha256 of the weights, as in the `config.json` of a saved model."""
+        """The sha256 of the weights, as in the `config.json` of a saved model."""
         return hashlib.sha256(self.packed()).hexdigest()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write `config.json` and `model.safetensors`; nothing in them executes."""
+        """Write `config.json` and `model.safetensors`, which contain no executable code."""
         folder = as_path(folder)
         if folder.exists() and not folder.is_dir():
-            raise InputError(f"cannot save to {folder}: it is a file, and a folder is needed")
+            raise InputError(f"cannot save to {folder}: it is a file and not a folder")
         folder.mkdir(parents=True, exist_ok=True)
         weights = self.packed()
         config = None if self.config is None else self.config.model_dump(mode="json")
@@ -451,28 +449,28 @@ def build(
     dtype: str | torch.dtype | None = None,
     **options: Any,
 ) -> VAE:
-    """A VAE for data of this shape.
+    """Build a VAE for data of this shape.
 
     Arguments:
         shape: The shape of one instance: (channels, height, width) or (columns,).
         method: The inference model, one of `gpin.inference.METHODS`.
         latent_dim: d, the number of latent dimensions.
-        likelihood: One of `gpin.likelihoods.LIKELIHOODS` by its name, or options such as {"variance": "analytic"} or
+        likelihood: The name of one of `gpin.likelihoods.LIKELIHOODS`, or options such as {"variance": "analytic"} or
             {"kind": "heteroscedastic", "min_variance": 1e-3}.
-        architecture: One of `gpin.networks.ARCHITECTURES` by its name; by default the rule of
-            `gpin.networks.architecture_for`. Options given as a mapping, such as {"decoder": "dense"}, change what
-            suits the shape.
+        architecture: The name of one of `gpin.networks.ARCHITECTURES`; by default chosen by
+            `gpin.networks.architecture_for`. Options given as a mapping, such as {"decoder": "dense"}, modify the
+            default for the shape.
         encoder: A network of your own in place of the architecture's trunk: x `(batch, *shape)` → features
             `(batch, any number)`, from which the method infers z. Either a module, which becomes part of the VAE, or a
             function without arguments that makes one, such as a module's class; methods that need several networks
             (`gp` with shared_trunk=False, `me`, `rme`) need a function.
-        decoder: A network of your own in place of the architecture's decoder, likewise a module or a function:
+        decoder: A network of your own in place of the architecture's decoder, as a module or a function:
             z `(batch, latent_dim)` → output `(batch, *shape)`, which is the mean for a Gaussian likelihood and logits
-            for a Bernoulli. A likelihood that takes several outputs per value wants `(batch, outputs, *shape)`.
-        start: A trained VAE to start from (for methods that can).
-        seed: Makes the first weights reproducible, without touching torch's global random state.
-        device: Where the model computes, such as "cuda"; by default where torch makes tensors.
-        dtype: The precision of the weights, torch.float32 or torch.float64; by default torch's.
+            for a Bernoulli. A likelihood with several outputs per value needs `(batch, outputs, *shape)`.
+        start: A trained VAE for a warm start, see :meth:`VAE.start_from`; not all methods support it.
+        seed: The seed of the initial weights; torch's global random state is left unchanged.
+        device: The device of the model, such as "cuda"; by default torch's default device.
+        dtype: The precision of the weights, torch.float32 or torch.float64; by default torch's default dtype.
         options: The options of the method, such as covariance="full" for "gp"; preset="paper" selects the paper's.
 
     Example:
@@ -482,7 +480,7 @@ def build(
     """
     shape, latent_dim = check_shape(shape), whole_number(latent_dim, "latent_dim")
     if encoder is not None and decoder is not None and architecture is not None:
-        raise InputError("architecture does not apply where encoder and decoder are both your own: leave it out")
+        raise InputError("architecture has no effect if encoder and decoder are both given: leave it out")
     chosen = method_named(method)
     parsed = chosen.Options.parse(options, f"method {method!r}")
     config = VAEConfig(
@@ -502,13 +500,13 @@ def build(
 def from_config(
     config: VAEConfig, *, encoder: Network | None = None, decoder: Network | None = None, what: str = "this model"
 ) -> VAE:
-    """The model that a config describes, with fresh weights.
+    """Build the model that a config describes, with new random weights.
 
     Arguments:
         config: The config.
-        encoder: The user's own network, see `build`; a config that names its class needs one.
-        decoder: Likewise.
-        what: What to call the model in errors.
+        encoder: The user-defined encoder, see `build`; required if the config names one.
+        decoder: The user-defined decoder, see `build`; required if the config names one.
+        what: The name of the model in error messages.
     """
     encoders, decoders = (
         None if given is None else OwnNetworks(given, part)
@@ -537,7 +535,7 @@ def from_config(
 
 
 def _check_given(part: str, name: str | None, given: OwnNetworks | None, what: str) -> None:
-    """Refuse to build a model without the user's networks that it had."""
+    """Raise InputError if the config names a user-defined network that is not given."""
     if name is not None and given is None:
         raise InputError(f"{what} needs its own {part} {name}: pass it, or a function that makes it, as {part}=")
 
@@ -551,15 +549,16 @@ def load(
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
 ) -> VAE:
-    """A model that `VAE.save` wrote; in evaluation mode.
+    """Load a model that `VAE.save` wrote; it is in evaluation mode.
 
     Arguments:
-        folder: Where it was saved.
-        into: For a VAE that `gpin.VAE` made of your own modules: one of the same modules, to be filled.
-        encoder: For a VAE that `build` made with an encoder of your own: the same network, as a module or a function
-            that makes one; its weights are replaced.
-        decoder: Likewise.
-        device: Where the model computes; by default where torch makes tensors.
+        folder: The folder in which it was saved.
+        into: For a VAE made with `gpin.VAE` from your own modules: a VAE of the same modules, into which the weights
+            are loaded.
+        encoder: For a VAE that `build` made with your own encoder: the same network, as a module or a function that
+            makes one; its weights are replaced.
+        decoder: The same for your own decoder.
+        device: The device of the model; by default torch's default device.
         dtype: The precision of the weights; by default that in which they were saved.
     """
     folder = as_path(folder)
@@ -567,7 +566,7 @@ def load(
     if not isinstance(into, VAE | None):
         raise InputError(f"into must be a gpin.VAE, got {type(into).__name__}")
     if into is None and record["config"] is None:
-        raise InputError(f"{folder} holds a VAE made of custom modules: build it yourself and pass it as into=")
+        raise InputError(f"{folder} holds a VAE of custom modules: build one of the same modules and pass it as into=")
     if into is None:
         config = VAEConfig.parse(record["config"], f"{folder / 'config.json'}")
         for part, given in (("encoder", encoder), ("decoder", decoder)):
@@ -576,7 +575,7 @@ def load(
         with seeded(0):  # the weights that it draws are replaced, and torch's random state is left alone
             into = from_config(config, encoder=encoder, decoder=decoder, what=str(folder))
     elif encoder is not None or decoder is not None:
-        raise InputError("into is a whole model: leave out encoder and decoder")
+        raise InputError("into is a complete model: leave out encoder and decoder")
     vae = into
     vae.to(dtype=getattr(torch, record["dtype"]))
     try:
@@ -598,5 +597,5 @@ def _read_model(folder: Path) -> tuple[dict[str, Any], bytes]:
     record = read_record(config_path, FORMAT, VERSION, "a gpin model")
     weights = weights_path.read_bytes()
     if hashlib.sha256(weights).hexdigest() != record["weights_sha256"]:
-        raise InputError(f"{weights_path} is damaged, or not the one that belongs to its config.json: checksums differ")
+        raise InputError(f"{weights_path} is damaged or does not belong to its config.json: the checksums differ")
     return record, weights

@@ -125,7 +125,7 @@ def test_trying_a_network_leaves_it_as_it_was():
         (
             "vae",
             {"encoder": MyTrunk, "decoder": MyDecoder, "architecture": "dense"},
-            "architecture does not apply where encoder and decoder",
+            "architecture has no effect if encoder and decoder",
         ),
     ],
 )
