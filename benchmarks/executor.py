@@ -1,4 +1,4 @@
-"""The speed-up of the local executor with several workers, on desk runs, as a ratio. See README.md beside this file."""
+"""Measure the speed-up of the local executor with several workers on desk runs. See README.md beside this file."""
 
 import argparse
 import statistics
@@ -11,19 +11,19 @@ from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS
 
 
 def seconds(jobs, workers):
-    """To do all jobs in a fresh store."""
+    """The time to do all jobs in a new store."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)
         began = time.perf_counter()
         run_local(store, jobs, workers)
         taken = time.perf_counter() - began
         if store.missing(jobs):
-            raise SystemExit(f"not all runs were done: {[store.failure(job) for job in store.missing(jobs)]}")
+            raise SystemExit(f"not all runs are done: {[store.failure(job) for job in store.missing(jobs)]}")
     return taken
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--experiment", default="digits", help="default: %(default)s")
     parser.add_argument("--rows", default="vae,gp-shared", help="default: %(default)s")

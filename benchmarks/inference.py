@@ -1,4 +1,4 @@
-"""Measure what inference costs, as ratios to the plain VAE in the same run. See README.md beside this file.
+"""Measure the cost of inference, as ratios to the plain VAE in the same run. See README.md beside this file.
 
 To compare another method, add a line to METHODS.
 """
@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-# Threads that wait sleep instead of spinning: spinning on a busy machine distorts everything. Read by torch at import.
+# Waiting threads sleep, because spinning on a busy machine distorts all times. torch reads this at import.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import tables
@@ -33,13 +33,13 @@ from gpin.distributions import DiagonalNormal
 BATCH, LATENT_DIM = 128, 50
 SHAPE = (1, 28, 28)
 LARGE_SHAPE = (3, 32, 32)  # where the paper's features are 512 wide
-TRAINING_STEPS = 300  # of the VAE whose posteriors line searches explore
+TRAINING_STEPS = 300  # for the VAE on whose posteriors line searches are timed
 
 STATUS = Path("/proc/self/status")  # Linux only
 
 PAPER = {"covariance": "full", "shared_trunk": False, "log_square": "exact"}
-PAPER_VAE = 3.6  # milliseconds a batch; its tab:inf_time, MNIST, d = 50
-PAPER_GP_DENSE = 9.8  # the GPVAE with a dense decoder; its tab:time_fullcon_decoder, MNIST, d = 50
+PAPER_VAE = 3.6  # milliseconds per batch; the paper's tab:inf_time, MNIST, d = 50
+PAPER_GP_DENSE = 9.8  # the GPVAE with a dense decoder; the paper's tab:time_fullcon_decoder, MNIST, d = 50
 
 Encode = Callable[[Tensor], Distribution]
 
@@ -51,14 +51,14 @@ class Method:
     Arguments:
         label: Its name in the tables.
         options: Options for gpin.build.
-        encode: Makes x → q(z|x) from the model, where that is not the library's own.
+        encode: Makes x → q(z|x) from the model; by default `vae.encode`.
         group: Its name for `--only`; by default the method's name in the library.
-        trained: Whether the time depends on the weights, so that they come from a trained VAE.
-        calls: How often it runs in a repeat; those that run once take long enough to need no warming up.
-        share: The share of the repeats that it takes part in.
+        trained: Whether the time depends on the weights, which are then taken from a trained VAE.
+        calls: The number of calls per repeat; methods with one call take long enough to need no warm-up.
+        share: The fraction of the repeats in which it is timed.
         paper: The paper's milliseconds for a batch of MNIST, d = 50.
-        paper_dense: The same from its table for dense decoders, which has no VAE.
-        at_most: The ratio to the VAE's inference time that we hold ourselves to.
+        paper_dense: The same from the paper's table for dense decoders, which has no VAE.
+        at_most: The target for the ratio to the VAE's inference time.
         train: Whether its training step is timed as well.
     """
 
@@ -81,7 +81,7 @@ class Method:
 
 
 def loop_over_dimensions(vae: gpin.VAE) -> Encode:
-    """The paper's way: the full covariances of `vae`, one latent dimension at a time."""
+    """The paper's implementation: the full covariances of `vae`, one latent dimension at a time."""
     encoder = vae.inference
     covariances = [copy.deepcopy(process).double().covariance().detach() for process in encoder.processes]
     roots = [list(torch.linalg.cholesky(covariance).float()) for covariance in covariances]
@@ -157,14 +157,14 @@ METHODS = [
 
 @cache
 def digits() -> Tensor:
-    """scikit-learn's 1797 digits, enlarged to SHAPE, in [0, 1]."""
+    """The 1797 digits of scikit-learn, enlarged to SHAPE, in [0, 1]."""
     images = torch.from_numpy(load_digits().images).float().unsqueeze(1) / 16
     return functional.interpolate(images, SHAPE[1:], mode="bilinear")
 
 
 @cache
 def trained_vae() -> gpin.VAE:
-    """A plain VAE after some training on the digits: untrained ones accept nearly every step of a line search."""
+    """A plain VAE after some training on the digits: with untrained ones, line searches accept nearly every step."""
     vae = gpin.build(SHAPE, "vae", LATENT_DIM, seed=0)
     vae.prepare(digits())
     step = training_step(vae)
@@ -174,7 +174,7 @@ def trained_vae() -> gpin.VAE:
 
 
 def make(method: Method) -> gpin.VAE:
-    """The method's model, with all its components, and with covariances that are not multiples of the identity."""
+    """The model of a method, with all its components, and with covariances that are not multiples of the identity."""
     vae = gpin.build(SHAPE, latent_dim=LATENT_DIM, seed=0, **method.options)
     vae.prepare(digits())
     for stage in range(len(vae.inference.stages())):
@@ -182,7 +182,7 @@ def make(method: Method) -> gpin.VAE:
     noise = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for process in getattr(vae.inference, "processes", ()):
-            process.reset(1.0)  # so large that a wrong covariance would be seen in the moments
+            process.reset(1.0)  # large enough for a wrong covariance to show in the moments
             for parameter in process.parameters():
                 parameter += 0.03 * torch.randn(parameter.shape, generator=noise)
     if method.trained:
@@ -195,7 +195,7 @@ def make(method: Method) -> gpin.VAE:
 
 @dataclass(frozen=True)
 class Task:
-    """Something to time: the call, how often it runs in a repeat, its share of the repeats, and the clock."""
+    """A call to time, its number per repeat, the fraction of the repeats in which it is timed, and the clock."""
 
     call: Callable[[], object]
     calls: int = 1
@@ -204,12 +204,12 @@ class Task:
     clock: Callable[[], float] = time.perf_counter
 
     def due(self, repeat: int, repeats: int) -> bool:
-        """Whether it runs in this repeat: evenly spread, twice at least."""
+        """Whether it is timed in this repeat; these repeats are evenly spread, and at least two."""
         count = max(2, round(self.share * repeats))
         return repeat * count % repeats < count
 
     def seconds(self) -> float:
-        """The seconds of one call; an untimed call before it brings the weights into the cache."""
+        """The mean time of a call; an untimed call before brings the weights into the cache."""
         if self.warm:
             self.call()
         start = self.clock()
@@ -232,7 +232,7 @@ def inference_task(method: Method, clock: Callable[[], float]) -> Task:
 
 
 def training_step(vae: gpin.VAE) -> Callable[[Tensor], object]:
-    """A call that takes one step on a batch: forward, backward, Adam."""
+    """A function that makes one training step on a batch: forward, backward, Adam."""
     vae.train()
     optimiser = torch.optim.Adam(vae.parameter_groups(5e-4))
 
@@ -251,13 +251,13 @@ def training_task(method: Method, clock: Callable[[], float]) -> Task:
 
 @dataclass(frozen=True)
 class Times:
-    """The times of one task by repeat: seconds per call, and their ratio to the first task's."""
+    """The times of one task by repeat: seconds per call, and their ratios to the first task's."""
 
     seconds: dict[int, float] = field(default_factory=dict)
     ratios: dict[int, float] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        """Medians, and quartiles of the ratio."""
+        """The medians of ratio and time, and the quartiles of the ratio."""
         return summary(self.ratios.values()) | {
             "repeats": len(self.ratios),
             "seconds_per_batch": statistics.median(self.seconds.values()),
@@ -265,17 +265,17 @@ class Times:
 
 
 def summary(ratios: Sequence[float]) -> dict[str, Any]:
-    """Median and quartiles."""
+    """The median and the quartiles of ratios."""
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
     return {"ratio": middle, "quartiles": [low, high]}
 
 
 def compare(tasks: dict[str, Task], repeats: int) -> dict[str, Times]:
-    """Time tasks against the first of them.
+    """Time tasks relative to the first of them.
 
-    In every repeat the tasks take turns, and which begins moves on by one. The first is timed again between
-    any two, and a ratio is to the mean of its times just before and just after, so that other load on the
-    machine affects both alike. Its own row compares it with itself and shows the noise.
+    In every repeat the tasks take turns, each time beginning with the next one. The first task is timed again between
+    any two others, and a ratio is relative to the mean of its times just before and just after, so that other load on
+    the machine affects both alike. Its own row compares it with itself and shows the noise.
     """
     names = list(tasks)
     times = {name: Times() for name in names}
@@ -294,15 +294,15 @@ def compare(tasks: dict[str, Task], repeats: int) -> dict[str, Times]:
 
 
 def against(times: dict[str, Times], label: str, other: str) -> dict[str, Any]:
-    """The ratio of two tasks, from their ratios to the first in the repeats that have both."""
+    """The ratio of two tasks, from their ratios to the first task in the repeats that have both."""
     own, base = times[label].ratios, times[other].ratios
     return summary([own[repeat] / base[repeat] for repeat in own if repeat in base])
 
 
 def peak_memory(threads: int) -> int:
-    """Bytes that training the full covariance at p = 512 adds to a process that has imported everything.
+    """The bytes that training the full covariance with p = 512 adds to a process that has imported everything.
 
-    Three steps, because from the second on Adam's moments are there during the backward pass.
+    It takes three steps, because Adam's moments exist during the backward pass only from the second step on.
     """
     torch.set_num_threads(threads)
     x = torch.rand(BATCH, *LARGE_SHAPE)
@@ -316,28 +316,28 @@ def peak_memory(threads: int) -> int:
 
 
 def _memory(name: str) -> int:
-    """A figure of this process; VmHWM is getrusage's ru_maxrss, but without what the parent left in that."""
+    """A memory size of this process in bytes; VmHWM is getrusage's ru_maxrss without the contribution of the parent."""
     lines = STATUS.read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
 
 
 def in_fresh_process(function: Callable[[int], int], argument: int) -> int:
-    """The function's result from a new interpreter."""
+    """The result of a function that is called in a new interpreter."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, argument).result()
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the results."""
     groups = list(dict.fromkeys(method.name for method in METHODS))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="default: %(default)s, all")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="default: all, %(default)s")
     parser.add_argument("--repeats", type=int, default=40, help="interleaved rounds; default: %(default)s")
-    parser.add_argument("--only", default=",".join(groups), help="of %(default)s; the VAE is always there")
-    parser.add_argument("--cpu", action="store_true", help="processor instead of wall-clock time: steadier")
+    parser.add_argument("--only", default=",".join(groups), help="some of %(default)s; the VAE is always included")
+    parser.add_argument("--cpu", action="store_true", help="processor time, which is steadier than wall-clock time")
     parser.add_argument("--json", action="store_true", help="print JSON, with seconds, instead of tables")
     parser.add_argument(
-        "--save", action="store_true", help=f"write {tables.MEASURED.name} and the tables of the documents"
+        "--save", action="store_true", help=f"write {tables.MEASURED.name} and the tables in the documents"
     )
     arguments = parser.parse_args()
     if arguments.threads < 1 or arguments.repeats < 2:

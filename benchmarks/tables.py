@@ -1,9 +1,9 @@
-"""The tables of inference costs, all from one measured file: inference.json beside this file.
+"""The tables of inference costs, all made from the measurements in inference.json beside this file.
 
     python benchmarks/tables.py            # writes the tables into the documents that show them
     python benchmarks/tables.py --check    # fails if a document differs from the measured file
 
-In a document, a table stands between `<!-- costs: NAME -->` and `<!-- /costs -->`.
+In a document, a table is between `<!-- costs: NAME -->` and `<!-- /costs -->`.
 """
 
 import json
@@ -24,7 +24,7 @@ SELECTION = {
     "SA (4)": "`sa`, 4 steps as in the paper",
     "VLAE (4), dense decoder": "`vlae`, 4 steps, dense decoder",
 }
-"""The rows of the short table, and what it calls them."""
+"""The rows of the short table, and their names in it."""
 
 MEMORY_AT_MOST = 1e9
 
@@ -56,7 +56,7 @@ def setting(measured):
 
 
 def inference(measured):
-    """Every method's inference time."""
+    """The inference times of all methods."""
     rows = [
         [
             row["label"],
@@ -70,13 +70,13 @@ def inference(measured):
 
 
 def short(measured):
-    """The inference time of a few methods, on one line each."""
+    """The inference times of a few methods, one line each."""
     rows = {row["label"]: shown(row)[0] for row in measured["inference"]}
     return table(["method", "inference time, × VAE"], [[name, rows[label]] for label, name in SELECTION.items()])
 
 
 def vlae(measured):
-    """VLAE's inference time against the GP's, as the paper compares them."""
+    """The inference time of VLAE relative to that of the GP encoder, as in the paper."""
     rows = [
         [row["label"], *shown(row["loop"]), f"{row['paper']:.2f}", *shown(row["default"])]
         for row in measured["vlae_against_gp"]
@@ -103,7 +103,7 @@ TABLES = {entry.__name__: entry for entry in (setting, inference, short, vlae, t
 
 
 def everything(measured):
-    """All that was measured, for print."""
+    """All measurements as text."""
     parts = [setting(measured), inference(measured)]
     parts += [vlae(measured)] if measured["vlae_against_gp"] else []
     parts += [training(measured)] if measured["training_step"] else []
@@ -112,17 +112,17 @@ def everything(measured):
 
 
 def rendered(text, measured):
-    """A document with its tables as measured."""
+    """A document with up-to-date tables."""
     return BLOCK.sub(lambda match: f"{match[1]}{TABLES[match[2]](measured)}\n{match[3]}", text)
 
 
 def update(check=False):
-    """Write the tables into the documents; or name the documents that differ."""
+    """Write the tables into the documents, unless `check`; returns the documents that differed."""
     measured = json.loads(MEASURED.read_text())
     stale = []
     for path in DOCUMENTS:
         text = path.read_text()
-        assert BLOCK.search(text), f"{path} shows no costs"
+        assert BLOCK.search(text), f"{path} has no table of costs"
         if (new := rendered(text, measured)) != text:
             stale.append(path)
             if not check:
@@ -134,4 +134,4 @@ if __name__ == "__main__":
     stale = update(check="--check" in sys.argv[1:])
     if stale and "--check" in sys.argv[1:]:
         names = ", ".join(str(path.relative_to(HERE.parent)) for path in stale)
-        sys.exit(f"{names}: not as in {MEASURED.name}; run python benchmarks/tables.py")
+        sys.exit(f"the tables in {names} differ from {MEASURED.name}: run python benchmarks/tables.py")

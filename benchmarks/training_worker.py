@@ -1,8 +1,8 @@
-"""One library in an interpreter of its own, at the orders of training.py.
+"""One library in an interpreter of its own, controlled by training.py.
 
-The first line on stdin is the setting, and the answer tells of the model. After that a line is an order, "evaluate",
-"evaluate without gradients" or "train" for an epoch, and the answer says what it took. All of it is JSON. pythae's
-environment has no gpin in it, so nothing here may need both.
+The first line on stdin is the setting, and the answer describes the model. Every further line is a command, "evaluate",
+"evaluate without gradients" or "train" for one epoch, and the answer is the time it took. All lines are JSON. pythae's
+environment does not contain gpin, so nothing here may need both.
 """
 
 import json
@@ -20,34 +20,34 @@ LEARNING_RATE = 5e-4
 
 
 class Gpin:
-    """Our VAE: `gpin.build`, `gpin.fit`, `log_likelihood`."""
+    """gpin's VAE: `gpin.build`, `gpin.fit`, `log_likelihood`."""
 
     def __init__(self, setting: dict[str, Any], train: Tensor, test: Tensor) -> None:
         import gpin
 
         self.setting, self.train_data, self.test_data, self.fit = setting, train, test, gpin.fit
-        likelihood = {"variance": "fixed", "initial_variance": 1.0}  # what "mse" means in pythae
+        likelihood = {"variance": "fixed", "initial_variance": 1.0}  # the likelihood of "mse" in pythae
         architecture = {"channels": setting["channels"], "width": setting["width"]}
         self.vae = gpin.build(
             setting["shape"], "vae", setting["latent_dim"], likelihood=likelihood, architecture=architecture, seed=0
         )
 
     def parameters(self) -> list[Tensor]:
-        """In the order in which x meets them."""
+        """The parameters in the order of the forward pass."""
         inference = self.vae.inference
         return [p for module in (inference.trunk, inference.head, self.vae.decoder) for p in module.parameters()]
 
     def evaluate(self) -> dict[str, float]:
-        """The mean of log p(x), and its Monte-Carlo error."""
+        """The mean of log p(x) and its Monte-Carlo error."""
         result = self.vae.log_likelihood(self.test_data, samples=self.setting["samples"])
         return {"value": result.mean, "error": result.mean_mc_error}
 
     def train(self, after_epoch: Callable[[], None]) -> None:
-        """Go on for ever."""
+        """Train without end."""
         self.fit(
             self.vae,
             self.train_data,
-            self.train_data[:1],  # pythae is timed without a validation part
+            self.train_data[:1],  # pythae is timed without validation
             epochs=10**6,
             batch_size=self.setting["batch"],
             learning_rate=LEARNING_RATE,
@@ -70,7 +70,7 @@ class Pythae:
                 self.layers = encoder_layers(setting)
 
             def forward(self, x: Tensor) -> ModelOutput:
-                mean, log_std = self.layers(x).chunk(2, dim=-1)  # as in gpin, so that the weights mean the same
+                mean, log_std = self.layers(x).chunk(2, dim=-1)  # as in gpin, so that equal weights give equal models
                 return ModelOutput(embedding=mean, log_covariance=2 * log_std)
 
         class Decoder(BaseDecoder):
@@ -86,16 +86,16 @@ class Pythae:
         self.vae = VAE(config, Encoder(), Decoder())
 
     def parameters(self) -> list[Tensor]:
-        """In the order in which x meets them."""
+        """The parameters in the order of the forward pass."""
         return [p for module in (self.vae.encoder, self.vae.decoder) for p in module.parameters()]
 
     def evaluate(self) -> dict[str, float]:
-        """The mean of log p(x); get_nll returns that, not its negative."""
+        """The mean of log p(x); despite its name, get_nll returns this and not its negative."""
         samples = self.setting["samples"]
         return {"value": float(self.vae.get_nll(self.test_data, n_samples=samples, batch_size=samples))}
 
     def train(self, after_epoch: Callable[[], None]) -> None:
-        """Go on for ever."""
+        """Train without end."""
         from pythae.data.datasets import BaseDataset
         from pythae.trainers import BaseTrainer, BaseTrainerConfig
 
@@ -107,12 +107,12 @@ class Pythae:
             trainer = BaseTrainer(self.vae, data, training_config=config)
             trainer.prepare_training()
             while True:
-                trainer.train_step(epoch=1)  # its name for an epoch
+                trainer.train_step(epoch=1)  # despite its name, a whole epoch
                 after_epoch()
 
 
 def encoder_layers(setting: dict[str, Any]) -> nn.Sequential:
-    """gpin's trunk and head."""
+    """The layers of gpin's trunk and head."""
     channels, width, size = setting["channels"], setting["width"], setting["shape"][1]
     layers: list[nn.Module] = []
     for before, after in zip((setting["shape"][0], *channels), channels, strict=False):
@@ -123,7 +123,7 @@ def encoder_layers(setting: dict[str, Any]) -> nn.Sequential:
 
 
 def decoder_layers(setting: dict[str, Any]) -> nn.Sequential:
-    """gpin's decoder."""
+    """The layers of gpin's decoder."""
     channels, width = setting["channels"][::-1], setting["width"]
     sizes = [setting["shape"][1] // 2**i for i in range(len(channels), -1, -1)]
     layers: list[nn.Module] = [nn.Linear(setting["latent_dim"], width), nn.ReLU()]
@@ -135,13 +135,13 @@ def decoder_layers(setting: dict[str, Any]) -> nn.Sequential:
 
 
 def main() -> None:
-    """Set up, then obey until stdin ends."""
+    """Set up the model, then execute commands until stdin ends."""
     setting = json.loads(sys.stdin.readline())
     torch.set_num_threads(setting["threads"])
     torch.manual_seed(0)
     data = torch.load(setting["data"])
     library = {"gpin": Gpin, "pythae": Pythae}[setting["library"]](setting, data["train"], data["test"])
-    if "weights" not in data:  # the first worker has gpin's own; all others take them over
+    if "weights" not in data:  # the first worker, gpin, writes its initial weights; all others copy them
         weights = [parameter.detach().clone() for parameter in library.parameters()]
         torch.save({**data, "weights": weights}, setting["data"])
     else:
@@ -153,17 +153,17 @@ def main() -> None:
                 parameter.data = parameter.data.contiguous(memory_format=getattr(torch, setting["layout"]))
 
     clock = getattr(time, setting["clock"])
-    if setting["check"]:  # not in a process that is timed: what it left in the allocator would be timed with it
+    if setting["check"]:  # in a process that is not timed, because the state of the allocator affects later times
         answer(**about(library))
         return
     answer()
 
-    def obey() -> None:
-        """Evaluate as often as asked, until asked to train."""
+    def execute() -> None:
+        """Execute the commands to evaluate, until the next command to train."""
         for line in sys.stdin:
-            if (order := json.loads(line)) == "train":
+            if (command := json.loads(line)) == "train":
                 return
-            with torch.set_grad_enabled(order != "evaluate without gradients"):
+            with torch.set_grad_enabled(command != "evaluate without gradients"):
                 start = clock()
                 library.evaluate()
                 answer(seconds=clock() - start)
@@ -172,16 +172,17 @@ def main() -> None:
     def after_epoch() -> None:
         nonlocal start
         answer(seconds=clock() - start)
-        obey()
+        execute()
         start = clock()
 
-    obey()
+    execute()
     start = clock()
     library.train(after_epoch)
 
 
 def about(library: Gpin | Pythae) -> dict[str, Any]:
-    """What must be the same for all: the size, the samples that an evaluation really takes, and what it finds."""
+    """What must be the same for all workers: the number of parameters, the number of samples that an evaluation
+    actually decodes, and its result; and the versions of the libraries."""
     decoded = 0
 
     def count(decoder: nn.Module, inputs: tuple[Tensor]) -> None:
@@ -198,10 +199,10 @@ def about(library: Gpin | Pythae) -> dict[str, Any]:
 
 
 def answer(**values: object) -> None:
-    """One line of JSON."""
+    """Write one line of JSON to training.py."""
     print(json.dumps(values), file=ANSWERS, flush=True)
 
 
 if __name__ == "__main__":
-    ANSWERS, sys.stdout = sys.stdout, sys.stderr  # what a library prints is not an answer
+    ANSWERS, sys.stdout = sys.stdout, sys.stderr  # so that the output of a library does not mix with the answers
     main()

@@ -1,9 +1,9 @@
-"""Where a Gaussian must fail: a posterior shaped like a banana, and what each method makes of it.
+"""A banana-shaped posterior, which no Gaussian fits, and how closely each method approximates it.
 
     z ~ N(0, I) in the plane,  x = z₂ − z₁² + noise of standard deviation 0.25
 
-Given x, z lies along the parabola z₂ = x + z₁²: a bow for large x, two arms for small. The decoder is known
-and fixed, only the encoders learn, and the true posterior is computed on a grid.
+Given x, z lies along the parabola z₂ = x + z₁²: a single arc for large x, two arms for small x. The decoder is known
+and fixed, only the encoders are trained, and the true posterior is computed on a grid.
 
     python scripts/banana.py            # draws docs/banana.png and prints KL(q ‖ p); takes some minutes
 """
@@ -31,12 +31,12 @@ SHOWN = torch.tensor([[-1.5]])
 OPTIONS = {
     "vae": {},
     "gp": {},
-    "sa": {"inner_samples": 64},  # with one draw the steps fit its noise
+    "sa": {"inner_samples": 64},  # with a single draw the steps would fit its noise
     "vlae": {},
     "hf": {},
     "iaf": {"flows": 4, "hidden": 32},
     "me": {"components": 3},
-    "rme": {"components": 3, "kl_bound": 2.0, "base_share": 0.25},  # allowed 500 nats, components leave for the tails
+    "rme": {"components": 3, "kl_bound": 2.0, "base_share": 0.25},  # with 500 nats, components drift into the tails
 }
 LABELS = {
     "vae": "diagonal Gaussian",
@@ -51,7 +51,7 @@ LABELS = {
 
 
 class Parabola(nn.Module):
-    """g(z) = z₂ − z₁²: `(..., 2)` → `(..., 1)`; nothing in it is learnt."""
+    """The decoder g(z) = z₂ − z₁²: `(..., 2)` → `(..., 1)`; it has no parameters."""
 
     def forward(self, z):
         """E[x|z]."""
@@ -64,7 +64,7 @@ def draw(count):
 
 
 def build(method, **options):
-    """A VAE with the true decoder and likelihood, and an encoder that knows nothing yet."""
+    """A VAE with the true decoder and likelihood, and an untrained encoder."""
     chosen = method_named(method)
     options = chosen.Options.parse({**OPTIONS[method], **options}, method)
     inference = chosen(Dense((1,), DenseOptions(width=32)).trunk, 2, options)
@@ -73,7 +73,7 @@ def build(method, **options):
 
 
 def train(method, epochs=40, learning_rate=5e-3, seed=0, **options):
-    """A VAE whose encoder has learnt from 8,000 draws."""
+    """A VAE whose encoder is trained on 8,000 draws."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         vae, x_train, x_val = build(method, **options), draw(8000), draw(1000)
@@ -83,7 +83,7 @@ def train(method, epochs=40, learning_rate=5e-3, seed=0, **options):
 
 
 class Grid:
-    """A grid over the plane that holds all of the posterior and of any reasonable q."""
+    """A grid over the plane that covers practically all mass of the posterior and of any reasonable q."""
 
     def __init__(self, low=(-3.2, -4.5), high=(3.2, 4.5), size=321):
         self.axes = [torch.linspace(a, b, size) for a, b in zip(low, high, strict=True)]
@@ -92,7 +92,7 @@ class Grid:
 
     @torch.no_grad()
     def log_evidence(self, vae, x):
-        """log p(x), `(batch,)`: the joint, summed."""
+        """log p(x), `(batch,)`, by summing the joint density over the grid."""
         return torch.logsumexp(vae.log_joint(x, self._for(x)), 0) + math.log(self.cell)
 
     @torch.no_grad()
@@ -102,11 +102,11 @@ class Grid:
 
     @torch.no_grad()
     def log_density(self, q, x):
-        """log q(z|x), `(points, batch)`. Far out, where a flow's inverse overflows, there is no density."""
+        """log q(z|x), `(points, batch)`; −∞ far from the origin, where the inverse of a flow overflows."""
         return q.log_prob(self._for(x)).nan_to_num(nan=-math.inf)
 
     def mass(self, log_density):
-        """How much of a density lies on the grid, `(batch,)`."""
+        """The mass of a density on the grid, `(batch,)`."""
         return log_density.double().exp().sum(0) * self.cell
 
     def divergence(self, log_q, log_p):
@@ -119,12 +119,12 @@ class Grid:
 
 
 def divergence(vae, x, grid, q=None):
-    """KL(q ‖ p) of the encoder's q, or of another, for each x."""
+    """KL(q ‖ p) for each x, where q is by default that of the encoder."""
     return grid.divergence(grid.log_density(vae.encode(x) if q is None else q, x), grid.log_posterior(vae, x))
 
 
 def best_gaussian(vae, x, grid, steps=400, samples=256):
-    """The least KL(q ‖ p) that a Gaussian of any covariance has, for each x: by Adam, the best of seven starts."""
+    """The smallest KL(q ‖ p) over all Gaussians q, for each x, found by Adam from seven starting points."""
     first = torch.linspace(-1.8, 1.8, 7).repeat_interleave(len(x))
     x = x.repeat(7, 1)
     mean = torch.stack([first, x[:, 0] + first.square()], -1).requires_grad_()
@@ -147,14 +147,14 @@ MASSES = (0.95, 0.8, 0.5, 0.2)
 
 
 def levels(log_density):
-    """Densities whose contours enclose the given masses, ascending: `(points,)` → numbers."""
+    """The densities, in ascending order, whose contours enclose MASSES: `(points,)` → numbers."""
     density = log_density.double().exp().sort(descending=True).values
     share = density.cumsum(0) / density.sum()
     return [density[(share < mass).sum()].item() for mass in MASSES]
 
 
 def picture(vaes, divergences, x, grid):
-    """One panel a method: the true posterior filled, q in lines, each with the regions of the same masses."""
+    """One panel per method: the true posterior filled, q as lines, with contours that enclose the same masses."""
     figure = Figure(figsize=(10, 6.05), layout="constrained")
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(w_pad=0.05, h_pad=0.08, wspace=0.03, hspace=0.03)
@@ -192,7 +192,7 @@ def picture(vaes, divergences, x, grid):
 def main():
     grid, x, vaes, shown = Grid(), torch.cat([TEST, SHOWN]), {}, {}
 
-    def tell(name, values):
+    def show(name, values):
         print(f"{name:>6}  {values[: len(TEST)].mean():4.2f}  " + "  ".join(f"{v:5.2f}" for v in values), flush=True)
 
     print(
@@ -201,11 +201,11 @@ def main():
     for method in OPTIONS:
         vaes[method] = train(method, epochs=80)
         torch.manual_seed(0)
-        repeats = 16 if method == "sa" else 1  # whose q depends on the noise of its steps
+        repeats = 16 if method == "sa" else 1  # the q of sa depends on the noise of its steps
         values = torch.stack([divergence(vaes[method], x, grid) for _ in range(repeats)]).mean(0)
-        tell(method, values)
+        show(method, values)
         shown[method] = values[-1].item()
-    tell("N(·)", best_gaussian(vaes["vae"], x, grid))
+    show("N(·)", best_gaussian(vaes["vae"], x, grid))
     figure = picture(vaes, shown, SHOWN, Grid(size=801))
     (Path(__file__).parents[1] / "docs" / "banana.png").write_bytes(plots.png(figure, dpi=120))
 

@@ -1,4 +1,4 @@
-"""Warn where the installed torch is not the one that gpin is tested with, see constraints.txt. Never fails."""
+"""Warn if the installed torch is not the one that gpin is tested with, see constraints.txt. Never fails."""
 
 from importlib.metadata import distributions
 from pathlib import Path
@@ -7,17 +7,17 @@ import torch
 
 
 def differences(constraints: str) -> list[str]:
-    """What differs from the tested installation, one sentence each."""
+    """The differences from the tested installation, one sentence each."""
     pinned = next(line.removeprefix("torch==") for line in constraints.splitlines() if line.startswith("torch=="))
-    installed = {(found.metadata["Name"] or "").lower() for found in distributions()}
-    found = []
+    installed = {(package.metadata["Name"] or "").lower() for package in distributions()}
+    sentences = []
     if torch.__version__.split("+")[0] != pinned:
-        found.append(f"torch is {torch.__version__}, and gpin is tested with {pinned}")
+        sentences.append(f"torch is {torch.__version__}, but gpin is tested with {pinned}")
     if others := sorted(installed & {"torchvision", "torchaudio"}):
-        found.append(f"gpin is tested without {' and '.join(others)}")
+        sentences.append(f"gpin is tested without {' and '.join(others)}")
     if torch.version.cuda is not None and not torch.cuda.is_available():
-        found.append(f"torch is built for CUDA {torch.version.cuda}, and there is no GPU: the CPU build is smaller")
-    return found
+        sentences.append(f"torch is built for CUDA {torch.version.cuda}, but there is no GPU: the CPU build is smaller")
+    return sentences
 
 
 if __name__ == "__main__":

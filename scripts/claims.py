@@ -2,8 +2,8 @@
 
     python scripts/claims.py
 
-Our numbers come from the tables in results/desk, the paper's from the library's record of it. Data sets on which
-trainings collapsed are left out, because their means mix two kinds of runs.
+Our numbers come from the tables in results/desk, the paper's from `gpin.experiments.PAPER`. Data sets on which
+some trainings collapsed are left out, because their means mix two kinds of runs.
 """
 
 import re
@@ -31,13 +31,13 @@ LEAD = re.compile(r"^\| (.+?) \| (\S+) \| \[(\S+), (\S+)\] \| \[(\S+), (\S+)\] "
 
 
 def leads(data, dim):
-    """Leads over the VAE by the encoder's proposals: for each row of a table, mean and 95 % interval over trainings."""
+    """Each row's lead over the VAE with the encoder as proposal: the mean and the 95 % interval over trainings."""
     text = (ROOT / "results" / "desk" / f"{data}-{dim}.md").read_text().replace("−", "-")
     return {name: tuple(map(float, (mean, low, high))) for name, mean, _, _, low, high in LEAD.findall(text)}
 
 
 def paper_lead(data, dim):
-    """The paper's own lead of its method."""
+    """The lead of the paper's method, as the paper reports it."""
     scores = PAPER.log_likelihood[data][dim]
     return scores["gp"].mean - scores["vae"].mean
 

@@ -1,8 +1,8 @@
 """Derive the Chebyshev coefficients of gpin.inference.gp.log_square.expected_log_square with mpmath.
 
 E[log h²] for h ~ N(m, v) is log v + g(m/√v) with g(x) = −γ − log 2 + x²·₂F₂(1, 1; 3/2, 2; −x²/2).
-What is left after subtracting log(m² + 4v) is a smooth function of y = (m² − 24v)/(m² + 24v) on
-[−1, 1]; its Chebyshev coefficients are a discrete cosine transform of its values at the nodes.
+Its difference from log(m² + 4v) is a smooth function of y = (m² − 24v)/(m² + 24v) on [−1, 1], whose Chebyshev
+coefficients are a discrete cosine transform of its values at the nodes.
 
     python scripts/derive_log_square.py            # prints the coefficients
 """
@@ -19,7 +19,7 @@ def expected_log_square(mean, variance):
     if variance == 0:
         return mpmath.log(mean**2)
     half = mean**2 / (2 * variance)
-    if half > 2000:  # the hypergeometric series cancels too much; its asymptotic one is exact here
+    if half > 2000:  # the hypergeometric series cancels too much; the asymptotic series is exact here
         term, total, k = mpf(1), mpf(0), 1
         while k < 60:
             # E log(1 + ε/x)² = −Σ (2k−1)!!/(k x^{2k})

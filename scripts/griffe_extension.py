@@ -1,4 +1,4 @@
-"""How the API reference reads the source: configs with their constructors, formulas as formulas."""
+"""Griffe extension for the API reference: constructors of configs, and the syntax of formulas and references."""
 
 import re
 
@@ -11,17 +11,17 @@ CONFIG = "gpin._core.config.Config"
 
 
 class Source(griffe.Extension):
-    """Adds what does not stand in the source."""
+    """Adds constructors to configs and converts docstrings for the site."""
 
     def on_package(self, *, pkg, **_):
-        """Add to every config the constructor that pydantic will give it."""
+        """Add to every config the constructor that pydantic generates."""
         for cls in _classes(pkg):
             bases = cls.mro()
             if "__init__" not in cls.members and any(base.path == CONFIG for base in bases):
                 cls.set_member("__init__", _constructor([*reversed(bases), cls]))
 
     def on_object(self, *, obj, **_):
-        """Write formulas, examples and references of a docstring in the form that the site understands."""
+        """Convert the formulas, examples and references of a docstring to the syntax of the site."""
         if obj.docstring:
             text = FORMULA.sub(lambda match: f"$$\n{match[1]}\n$$", obj.docstring.value)
             obj.docstring.value = ROLE.sub("", EXAMPLE.sub("Examples:", text))
@@ -38,7 +38,7 @@ def _classes(module):
 
 
 def _constructor(classes):
-    """`__init__` with one keyword for each field of the classes, the bases first."""
+    """An `__init__` with one keyword for each field of the classes, those of the bases first."""
     parameters = {"self": griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)}
     for cls in classes:
         for name, field in cls.members.items():
@@ -50,7 +50,7 @@ def _constructor(classes):
 
 
 def _default(field):
-    """The default of a field, also where it stands inside pydantic's `Field(…)`."""
+    """The default of a field, even if it is inside pydantic's `Field(…)`."""
     value = field.value
     if isinstance(value, griffe.ExprCall) and str(value.function) == "Field":
         given = {part.name: part.value for part in value.arguments if isinstance(part, griffe.ExprKeyword)}

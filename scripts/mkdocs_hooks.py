@@ -1,4 +1,4 @@
-"""What the documentation site needs beyond mkdocs itself: pages from outside docs/, and formulas.
+"""Hooks for mkdocs: pages from outside docs/, and formulas.
 
 The README, the results and the benchmarks stay where a reader of the repository expects them. The site shows the same
 files, with the links between them adjusted. Formulas are converted to MathML at build time, so that no script is needed

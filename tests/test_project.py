@@ -32,4 +32,4 @@ def test_torch_is_checked_by_a_warning():
 
     tested = __version__.split("+")[0]
     assert not any("is tested with" in sentence for sentence in differences(f"# comment\ntorch=={tested}\n"))
-    assert differences("torch==0.1.0\n")[0] == f"torch is {__version__}, and gpin is tested with 0.1.0"
+    assert differences("torch==0.1.0\n")[0] == f"torch is {__version__}, but gpin is tested with 0.1.0"
