@@ -1,4 +1,4 @@
-"""p(x|z): what the decoder's output says about x. One file per likelihood, and their registry."""
+"""The likelihoods p(x|z), one file each, and their registry."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,17 +31,17 @@ LIKELIHOODS: dict[str, type[Likelihood[Any]]] = {
 
 
 def likelihood_named(name: str) -> type[Likelihood[Any]]:
-    """The likelihood of that name, or an error that lists what there is."""
+    """The likelihood of that name; raises InputError, listing the registered names, if there is none."""
     return registered(LIKELIHOODS, name, "likelihood")
 
 
 def make_likelihood(shape: Sequence[int], options: LikelihoodConfig) -> Likelihood[Any]:
-    """The likelihood that a config describes."""
+    """Make the likelihood with these options."""
     return likelihood_named(options.kind)(shape, options)
 
 
 def as_likelihood_config(value: str | Mapping[str, Any] | LikelihoodConfig) -> LikelihoodConfig:
-    """The options of a likelihood that is named, given as a mapping, or given as a config; by default a Gaussian."""
+    """The options of a likelihood, given as its name, a mapping or a config; the default kind is Gaussian."""
     if isinstance(value, LikelihoodConfig):
         return value
     options = {"kind": value} if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""What every likelihood is: p(x|z), given the decoder's output for z."""
+"""The base class of likelihoods, p(x|z) given the decoder's output for z."""
 
 import math
 from abc import ABC, abstractmethod
@@ -26,12 +26,12 @@ OptionsT = TypeVar("OptionsT", bound=LikelihoodConfig)
 class Likelihood(nn.Module, ABC, Generic[OptionsT]):
     """p(x|z) given the decoder's output for z.
 
-    Shapes: x is `(batch, *shape)`. The output is `(..., batch, *shape)` where a value of x takes one output of the
-    decoder, and `(..., batch, outputs, *shape)` where it takes several. Densities sum over the shape.
+    x is `(batch, *shape)`. The output is `(..., batch, *shape)` if each value of x needs one output of the decoder, and
+    `(..., batch, outputs, *shape)` if it needs several. Log densities are summed over the shape.
 
     Arguments:
         shape: The shape of one instance.
-        options: The likelihood's config.
+        options: The options of the likelihood.
     """
 
     name: ClassVar[str] = "own"
@@ -40,7 +40,7 @@ class Likelihood(nn.Module, ABC, Generic[OptionsT]):
     options: OptionsT
 
     outputs: int = 1
-    """The number of decoder outputs that one value of x takes."""
+    """The number of decoder outputs for each value of x."""
     density: bool = True
     """Whether p(x|z) is a density, so that its value depends on the units of x; otherwise it is a probability."""
     support: tuple[float, float] = (-math.inf, math.inf)
@@ -66,29 +66,28 @@ class Likelihood(nn.Module, ABC, Generic[OptionsT]):
 
     @abstractmethod
     def sample(self, output: Tensor) -> Tensor:
-        """A draw of x given z, `(..., batch, *shape)`."""
+        """A sample of x given z, `(..., batch, *shape)`."""
 
     @abstractmethod
     def score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
         """The score r = ∂ log p(x|output)/∂output, and the expected curvature W = −E[∂² log p(x|output)/∂output²].
 
         The expectation is over x given the output, so that W is positive semidefinite. The score has the shape of
-        the output, here `(batch, *output_shape)`. The curvature is either W's diagonal, in the same shape, where W
-        has no other entries; or a factor R of shape `(batch, rank, *output_shape)` such that W = RᵀR over the
-        flattened output.
+        the output, here `(batch, *output_shape)`. The curvature is either the diagonal of W, in the same shape, if W
+        is diagonal, or a factor R of shape `(batch, rank, *output_shape)` such that W = RᵀR over the flattened output.
         """
 
     def center(self, mean: Tensor, spread: Tensor) -> Tensor | None:
-        """What the decoder's output is an offset from, `output_shape`, or None where it is not centred.
+        """A constant of shape `output_shape` that is added to the decoder's output, or None for no centring.
 
         Arguments:
             mean: The mean of the training data, with the shape of one instance.
-            spread: Its mean squared deviation from that mean, likewise.
+            spread: The mean squared deviation from that mean, with the same shape.
         """
         return None
 
     def check(self, x: Tensor) -> None:
-        """Raise if x lies outside the support."""
+        """Raise InputError if a value of x lies outside the support."""
         if self.support == (-math.inf, math.inf):
             return
         low, high = x.min().item(), x.max().item()
@@ -99,15 +98,19 @@ class Likelihood(nn.Module, ABC, Generic[OptionsT]):
             )
 
     def prepare(self, spread: Tensor) -> None:
-        """Start from the training data: its mean squared deviation from its mean, with the shape of one instance."""
-
-    def observe(self, x: Tensor, output: Tensor, weights: Tensor | None = None) -> None:
-        """See one training batch, for running statistics.
+        """Initialise from the training data.
 
         Arguments:
-            x: `(batch, *shape)`.
-            output: The decoder's.
-            weights: `(..., batch)` where not all outputs count alike.
+            spread: The mean squared deviation of the data from its mean, with the shape of one instance.
+        """
+
+    def observe(self, x: Tensor, output: Tensor, weights: Tensor | None = None) -> None:
+        """Update running statistics with one training batch.
+
+        Arguments:
+            x: The batch, `(batch, *shape)`.
+            output: The output of the decoder.
+            weights: The weights of the outputs, `(..., batch)`; None weights all equally.
         """
 
     def _sum(self, values: Tensor) -> Tensor:

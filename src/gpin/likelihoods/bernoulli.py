@@ -12,7 +12,7 @@ from gpin.likelihoods.base import Likelihood, LikelihoodConfig
 __all__ = ["Bernoulli", "BernoulliOptions"]
 
 WRITTEN = {"variance": "learnt", "initial_variance": 0.0, "min_variance": 1e-4}
-"""What version 1 of the files, and the identity of a run, hold for a Bernoulli likelihood beside its kind."""
+"""The further entries of a Bernoulli likelihood in version 1 of the files and in the identity of a run."""
 
 
 class BernoulliOptions(LikelihoodConfig):
@@ -32,7 +32,7 @@ class BernoulliOptions(LikelihoodConfig):
 
 
 class Bernoulli(Likelihood[BernoulliOptions]):
-    """Independent Bernoulli pixels with the output as logits; x in [0, 1]."""
+    """Independent Bernoulli values of x in [0, 1], with the decoder's output as logits."""
 
     name = "bernoulli"
     title = "Bernoulli: binary data, or intensities in [0, 1]"
@@ -51,8 +51,8 @@ class Bernoulli(Likelihood[BernoulliOptions]):
         return torch.bernoulli(output.sigmoid())
 
     def score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
-        """x − p and p (1 − p), p the sigmoid of the logits."""
+        """x − p and p (1 − p), where p is the sigmoid of the logits."""
         p = output.sigmoid()
-        # 1 − p is zero in float32 from a logit of 17 on, and the root of a zero has no gradient.
+        # In float32, 1 − p is zero for logits above 17, and the square root has no gradient at zero.
         precision = p * (-output).sigmoid()
         return x - p, precision.clamp(min=torch.finfo(precision.dtype).tiny)

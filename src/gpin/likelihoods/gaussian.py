@@ -15,7 +15,7 @@ __all__ = ["Gaussian", "GaussianOptions", "VarianceOptions"]
 
 
 class VarianceOptions(LikelihoodConfig):
-    """The options of a likelihood with a variance that is min_variance + exp(log_variance)."""
+    """The options of a likelihood whose variance is min_variance + exp(log_variance)."""
 
     initial_variance: float = Field(default=0.0, ge=0)
     min_variance: float = Field(default=1e-4, gt=0)
@@ -27,7 +27,7 @@ class VarianceOptions(LikelihoodConfig):
         return self
 
     def to_log(self, variance: Tensor) -> Tensor:
-        """The log_variance of a variance; one at the floor or below becomes one just above it."""
+        """The log_variance of a variance, which is raised to just above the floor if necessary."""
         return (variance - self.min_variance).clamp(min=1e-3 * self.min_variance).log()
 
 
@@ -37,9 +37,9 @@ class GaussianOptions(VarianceOptions):
     Arguments:
         variance: "learnt" (one scalar, by gradient), "analytic" (the running optimum, i.e. the mean squared
             error), "fixed", or "per_pixel" (learnt, one per pixel).
-        initial_variance: The start, or the value if fixed. 0 takes it from the training data. The running
-            optimum of "analytic" forgets it with the first batch.
-        min_variance: The floor; a continuous likelihood is unbounded without one.
+        initial_variance: The initial variance, or its value if fixed. 0 estimates it from the training data. With
+            "analytic", the first batch replaces it.
+        min_variance: The lower bound of the variance, without which the likelihood is unbounded.
     """
 
     kind: Literal["gaussian"] = "gaussian"
@@ -48,22 +48,23 @@ class GaussianOptions(VarianceOptions):
     @model_validator(mode="after")
     def _has_a_value(self) -> "GaussianOptions":
         if self.variance == "fixed" and self.initial_variance == 0:
-            raise ValueError("variance='fixed' needs initial_variance, the value to fix it at")
+            raise ValueError("variance='fixed' needs initial_variance, the value of the variance")
         return self
 
 
 class Gaussian(Likelihood[GaussianOptions]):
-    """N(x; output, σ²I); σ² as the option `variance` says, never below the floor."""
+    """N(x; output, σ²I), where the option `variance` determines how σ² is obtained."""
 
     name = "gaussian"
     title = "Gaussian: continuous data, one variance for all instances"
     Options = GaussianOptions
 
     learning_rate_factors: ClassVar[dict[str, float]] = {"log_variance": 20.0}
-    """Adam moves log σ² by about its step size; 5e-4 is far too slow, 1e-2 is not."""
+    """Factors of the learning rate by parameter. Adam changes log σ² by about the learning rate per step: 5e-4 is far
+    too slow, 1e-2 is not."""
 
     MEMORY = 100
-    """Training batches that the running optimum of variance="analytic" looks back on."""
+    """The number of training batches over which variance="analytic" averages."""
 
     def __init__(self, shape: Sequence[int], options: GaussianOptions | None = None) -> None:
         super().__init__(shape, options)
@@ -78,7 +79,7 @@ class Gaussian(Likelihood[GaussianOptions]):
 
     @property
     def variance(self) -> Tensor:
-        """σ², a scalar or one per pixel; floor + exp(log_variance)."""
+        """σ² = min_variance + exp(log_variance), a scalar or one value per pixel."""
         return self.options.min_variance + self.log_variance.exp()
 
     def log_prob(self, x: Tensor, output: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The heteroscedastic Gaussian likelihood: the decoder says the variance of every pixel."""
+"""The heteroscedastic Gaussian likelihood, in which the decoder gives the variance of every pixel."""
 
 import math
 from typing import Literal
@@ -16,17 +16,17 @@ class HeteroscedasticOptions(VarianceOptions):
     """The options of the heteroscedastic Gaussian likelihood.
 
     Arguments:
-        initial_variance: Around which value the variances start. 0 takes it from the training data.
-        min_variance: The floor; without one the likelihood is unbounded, wherever a pixel is constant.
+        initial_variance: The approximate initial value of the variances. 0 estimates it from the training data.
+        min_variance: The lower bound of the variances, without which the likelihood is unbounded.
     """
 
     kind: Literal["heteroscedastic"] = "heteroscedastic"
 
 
 class Heteroscedastic(Likelihood[HeteroscedasticOptions]):
-    r"""N(x; μ(z), diag σ²(z)), mean and variance from the decoder.
+    r"""N(x; μ(z), diag σ²(z)), with mean and variance from the decoder.
 
-    The output is `(..., batch, 2, *shape)`: first μ, then l, with σ² = floor + exp(l).
+    The output is `(..., batch, 2, *shape)`: first μ, then l, with σ² = min_variance + exp(l).
     """
 
     name = "heteroscedastic"
@@ -56,18 +56,18 @@ class Heteroscedastic(Likelihood[HeteroscedasticOptions]):
         return mean + self.variance(output).sqrt() * torch.randn_like(mean)
 
     def score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
-        """With s = ∂ log σ²/∂l = exp(l)/σ²: the score ((x − μ)/σ², ½ s ((x − μ)²/σ² − 1)), and W's diagonal
-        (1/σ², ½ s²)."""
+        """The score ((x − μ)/σ², ½ s ((x − μ)²/σ² − 1)) and the diagonal of W, (1/σ², ½ s²), with
+        s = ∂ log σ²/∂l = exp(l)/σ²."""
         mean, log_variance = self._parts(output)
         variance = self.variance(output)
         slope = torch.sigmoid(log_variance - math.log(self.options.min_variance))
         error = x - mean
         score = torch.stack([error / variance, 0.5 * slope * (error.square() / variance - 1)], -len(self.shape) - 1)
         precision = torch.stack([1 / variance, 0.5 * slope.square()], -len(self.shape) - 1)
-        # The slope vanishes where the variance is at its floor, and the root of a zero has no gradient.
+        # The slope vanishes where the variance is at its lower bound, and the square root has no gradient at zero.
         return score, precision.clamp(min=torch.finfo(precision.dtype).tiny)
 
     def center(self, mean: Tensor, spread: Tensor) -> Tensor:
-        """The mean of the training data, and the logarithm of the variance to start from."""
+        """The mean of the training data, and the logarithm of the initial variance."""
         start = torch.full_like(spread, self.options.initial_variance) if self.options.initial_variance else spread
         return torch.stack([mean, self.options.to_log(start.mean()).expand_as(mean)])

@@ -1,5 +1,5 @@
-"""Trunks (x → features) and decoders (z → output): one file per architecture, their registry, and the rule that picks
-one for a data shape."""
+"""The architectures of trunks (x → features) and decoders (z → output), one file each, their registry, and the choice
+of one for a data shape."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,20 +43,23 @@ ARCHITECTURES: dict[str, type[Architecture[Any]]] = {
 
 
 def architecture_named(name: str) -> type[Architecture[Any]]:
-    """The architecture of that name, or an error that lists what there is."""
+    """The architecture of that name; raises InputError, listing the registered names, if there is none."""
     return registered(ARCHITECTURES, name, "architecture")
 
 
 def architecture_for(shape: Sequence[int]) -> ArchitectureConfig:
-    """The architecture for data of this shape: convolutions for images of at least 8×8 pixels, in the paper's tables
-    for the paper's shapes; vectors and smaller images are fully connected."""
+    """The default architecture for data of this shape.
+
+    Images of at least 8×8 pixels get a convolutional architecture, for the paper's shapes that of the paper; vectors
+    and smaller images get a fully connected one.
+    """
     shape = check_shape(shape)
     chosen = Convolutional if len(shape) == 3 and min(shape[1:]) >= 8 else Dense
     return chosen.suited(shape)
 
 
 def make_architecture(shape: Sequence[int], options: ArchitectureConfig) -> Architecture[Any]:
-    """The architecture that a config describes, for data of this shape."""
+    """Make the architecture with these options, for data of this shape."""
     return architecture_named(options.kind)(shape, options)
 
 
@@ -66,8 +69,8 @@ def as_architecture(
     """The options of an architecture for data of this shape.
 
     Arguments:
-        value: A config, which is taken as it is; the name of an architecture; or a mapping of options that change
-            what suits the shape. Without a `kind` they change the rule's choice, see `architecture_for`.
+        value: A config, which is returned unchanged; the name of an architecture; or a mapping of options that override
+            the defaults for the shape. Without a `kind`, the architecture is that of `architecture_for`.
         shape: The shape of one instance.
     """
     if isinstance(value, ArchitectureConfig):
@@ -83,7 +86,9 @@ def as_architecture(
 
 
 def parse_architecture(options: Mapping[str, Any]) -> ArchitectureConfig:
-    """What `ArchitectureConfig.record` gave. Version 1 of the files has no kinds: there the architecture is
-    convolutional where it has channels, and fully connected where it has none."""
+    """The options from `ArchitectureConfig.record`.
+
+    Version 1 of the files has no kinds: an architecture with channels is convolutional, one without fully connected.
+    """
     kind = options.get("kind") or (Convolutional.name if options.get("channels") else Dense.name)
     return architecture_named(kind).Options.parse(options, f"the architecture {kind!r}")

@@ -1,4 +1,4 @@
-"""What every architecture is: a maker of trunks (x → features) and decoders (z → output) for data of one shape."""
+"""The base classes of architectures, trunks (x → features) and decoders (z → output)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Architecture(ABC, Generic[OptionsT]):
 
     Arguments:
         shape: The shape of one instance.
-        options: The architecture's config; by default what suits the shape.
+        options: The options of the architecture; by default those for the shape.
     """
 
     name: ClassVar[str]
@@ -46,7 +46,7 @@ class Architecture(ABC, Generic[OptionsT]):
 
     @classmethod
     def suited(cls, shape: tuple[int, ...]) -> ArchitectureConfig:
-        """The options for data of this shape; by default those of every shape."""
+        """The default options for data of this shape."""
         return cls.Options()
 
     def output_shape(self, outputs: int) -> tuple[int, ...]:
@@ -55,21 +55,21 @@ class Architecture(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def trunk(self) -> Trunk:
-        """A fresh network x `(batch, *shape)` → features `(batch, out_features)`."""
+        """A new network x `(batch, *shape)` → features `(batch, out_features)`."""
 
     @abstractmethod
     def decoder(self, latent_dim: int, outputs: int = 1) -> nn.Module:
-        """A fresh network z `(..., latent_dim)` → output, for any leading dimensions.
+        """A new network z `(..., latent_dim)` → output, for any leading dimensions.
 
         Arguments:
             latent_dim: d.
-            outputs: How many outputs a value takes, see `gpin.likelihoods.Likelihood`: the output's shape is
-                `(..., *shape)` for one, and `(..., outputs, *shape)` for several.
+            outputs: The number of outputs for each value of x, see `gpin.likelihoods.Likelihood`. The shape of the
+                output is `(..., *shape)` for one, and `(..., outputs, *shape)` for several.
         """
 
 
 def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """A data shape as a tuple, or a clear error."""
+    """A data shape as a tuple; raises InputError if it is not a valid shape."""
     wanted = "a tuple such as (1, 28, 28) for images (channels, height, width) or (30,) for vectors"
     if isinstance(shape, str) or not isinstance(shape, Sequence):
         raise InputError(f"shape must be {wanted}, got {shape!r}")
@@ -85,7 +85,7 @@ def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
 class CentredTrunk(nn.Sequential, Trunk):
     """Layers x `(batch, *shape)` → features `(batch, out_features)`.
 
-    `center`, the mean of the training data once known, is subtracted from x.
+    `center` is subtracted from x: the mean of the training data, or zero before it is known.
     """
 
     center: Tensor
@@ -98,7 +98,7 @@ class CentredTrunk(nn.Sequential, Trunk):
 
     @torch.no_grad()
     def center_input(self, mean: Tensor) -> None:
-        """Take the mean of the training data, with the shape of one instance, as the centre."""
+        """Set the centre to the mean of the training data, which has the shape of one instance."""
         self.center.copy_(mean)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class CentredTrunk(nn.Sequential, Trunk):
 class CentredDecoder(nn.Sequential):
     """Layers z `(..., latent_dim)` → output `(..., *output_shape)`, without a final nonlinearity.
 
-    `center`, which the likelihood takes from the training data, is added to the output.
+    `center`, which the likelihood computes from the training data, is added to the output.
     """
 
     center: Tensor
@@ -121,19 +121,19 @@ class CentredDecoder(nn.Sequential):
 
     @torch.no_grad()
     def center_output(self, center: Tensor) -> None:
-        """Take this as the centre, with the shape of the output for one instance."""
+        """Set the centre, which has the shape of the output for one instance."""
         self.center.copy_(center)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Z may have any leading dimensions: `(..., latent_dim)` → `(..., *output_shape)`."""
+        """The output for z with any leading dimensions: `(..., latent_dim)` → `(..., *output_shape)`."""
         output = super().forward(z.reshape(-1, z.shape[-1])) + self.center
         return output.reshape(*z.shape[:-1], *output.shape[1:])
 
 
 def _channels_last(network: nn.Module) -> None:
-    """Lay out the filters with channels last, in which convolutions on the CPU are faster."""
+    """Store the filters with channels last, which makes convolutions on the CPU faster."""
     for parameter in network.parameters():
         if parameter.dim() == 4:
-            # `contiguous` would leave filters of one channel as they are, for which both layouts look alike.
+            # `contiguous` would not change filters with one channel, for which both layouts look alike.
             laid_out = torch.empty_like(parameter, memory_format=torch.channels_last)
             parameter.data = laid_out.copy_(parameter.data)

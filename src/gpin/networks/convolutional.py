@@ -1,6 +1,6 @@
-"""The convolutional architecture of the three tables in the paper's supplement, and the same for other images.
+"""The convolutional architecture of the paper's supplement, extended to images of other sizes.
 
-4×4 kernels, stride 2, padding 1, LeakyReLU(0.01) in the trunk and ReLU in the decoder.
+It uses 4×4 kernels, stride 2 and padding 1, with LeakyReLU(0.01) in the trunk and ReLU in the decoder.
 """
 
 import math
@@ -31,8 +31,8 @@ class ImageOptions(ArchitectureConfig):
     """The options that architectures for images share.
 
     Arguments:
-        channels: Output channels of each stride-2 convolution of the trunk; the decoder mirrors them.
-        width: Units of the fully connected layers; the feature width p of the trunk.
+        channels: The output channels of each stride-2 convolution of the trunk; the decoder mirrors them.
+        width: The units of the fully connected layers, and the number of features p of the trunk.
     """
 
     channels: tuple[int, ...] = (32, 32, 64)
@@ -42,7 +42,7 @@ class ImageOptions(ArchitectureConfig):
     @classmethod
     def _positive(cls, channels: tuple[int, ...]) -> tuple[int, ...]:
         if not channels or any(c < 1 for c in channels):
-            raise ValueError(f"channels must be positive, at least one of them, got {channels}")
+            raise ValueError(f"channels must be one or more positive numbers, got {channels}")
         return channels
 
 
@@ -50,8 +50,8 @@ class ConvolutionalOptions(ImageOptions):
     """The options of the convolutional architecture.
 
     Arguments:
-        channels: Output channels of each stride-2 convolution of the trunk; the decoder mirrors them.
-        width: Units of the fully connected layers; the feature width p of the trunk.
+        channels: The output channels of each stride-2 convolution of the trunk; the decoder mirrors them.
+        width: The units of the fully connected layers, and the number of features p of the trunk.
         decoder: "mirror" reflects the trunk; "dense" is a fully connected decoder with two hidden
             layers and as many parameters as the mirror would have.
     """
@@ -60,7 +60,7 @@ class ConvolutionalOptions(ImageOptions):
     decoder: Literal["mirror", "dense"] = "mirror"
 
     def record(self) -> dict[str, Any]:
-        """As in version 1 of the files, which knew no kinds."""
+        """The record without the kind, as in version 1 of the files."""
         return self.model_dump(mode="json", exclude={"kind"})
 
 
@@ -69,7 +69,7 @@ PAPER = {
     (3, 32, 32): ConvolutionalOptions(channels=(32, 32, 64), width=512),
     (3, 64, 64): ConvolutionalOptions(channels=(32, 32, 64, 64), width=512),
 }
-"""The supplement's tables: MNIST and OMNIGLOT; CIFAR10 and SVHN; CelebA."""
+"""The tables of the supplement: MNIST and OMNIGLOT; CIFAR10 and SVHN; CelebA."""
 
 
 class Convolutional(Architecture[ConvolutionalOptions]):
@@ -81,7 +81,7 @@ class Convolutional(Architecture[ConvolutionalOptions]):
 
     @classmethod
     def suited(cls, shape: tuple[int, ...]) -> ConvolutionalOptions:
-        """The paper's tables for the paper's shapes; otherwise convolutions until the shorter side is 2 to 4 pixels."""
+        """The paper's options for its shapes; for others, convolutions until the shorter side is 2 to 4 pixels."""
         if shape in PAPER:
             return PAPER[shape]
         side = min(halved_sizes(shape, 0)[0])
@@ -116,7 +116,7 @@ class Convolutional(Architecture[ConvolutionalOptions]):
 
 
 def matched_width(latent_dim: int, shape: tuple[int, ...], options: ConvolutionalOptions, outputs: int = 1) -> int:
-    """Hidden units of the two-layer dense decoder whose parameter count is nearest the mirror's."""
+    """The hidden units of the two-layer dense decoder whose parameter count is closest to that of the mirror."""
     mirror = Convolutional(shape, ConvolutionalOptions(channels=options.channels, width=options.width))
     with torch.device("meta"):
         target = sum(p.numel() for p in mirror.decoder(latent_dim, outputs).parameters())
@@ -128,7 +128,7 @@ def matched_width(latent_dim: int, shape: tuple[int, ...], options: Convolutiona
 
 
 def halved_sizes(shape: tuple[int, ...], times: int) -> list[tuple[int, int]]:
-    """Heights and widths before, between and after stride-2 convolutions; each halves, rounding down."""
+    """The heights and widths before, between and after stride-2 convolutions, which halve them, rounding down."""
     if len(shape) != 3:
         raise InputError(f"a convolutional architecture needs data (channels, height, width), got shape {shape}")
     sizes = [(shape[1], shape[2])]
@@ -141,17 +141,17 @@ def halved_sizes(shape: tuple[int, ...], times: int) -> list[tuple[int, int]]:
 
 def upsampling(before: int, after: int, size: tuple[int, int]) -> nn.ConvTranspose2d:
     """A 4×4 transposed convolution of stride 2 to images of this size."""
-    # Where the trunk rounded an odd size down, output_padding brings the pixel back (3 → 7).
+    # Where the trunk rounded an odd size down, output_padding restores the missing pixel (3 → 7).
     odd = (size[0] % 2, size[1] % 2)
     kind = FewChannels if after < 8 else nn.ConvTranspose2d
     return kind(before, after, 4, stride=2, padding=1, output_padding=odd)
 
 
 class FewChannels(nn.ConvTranspose2d):
-    """The same function as a 2×2 convolution to four times the channels, one of them for each pixel of a 2×2 block.
+    """The same function, computed as a 2×2 convolution with one output channel for each pixel of a 2×2 block.
 
-    Before the padding is cut off, the pixels 2m and 2m + 1 are made of input m by taps 0 and 1, and of input m − 1 by
-    taps 2 and 3. For few channels that is faster on the CPU, whose kernels work on eight channels at a time.
+    Before the padding is cut off, pixels 2m and 2m + 1 are computed from input m with taps 0 and 1, and from input
+    m − 1 with taps 2 and 3. For few channels this is faster on the CPU, whose kernels process eight channels at a time.
     """
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]

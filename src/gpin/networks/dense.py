@@ -13,14 +13,14 @@ __all__ = ["SLOPE", "Dense", "DenseOptions", "dense_decoder"]
 SLOPE = 0.01
 
 WRITTEN = {"channels": [], "decoder": "mirror"}
-"""What version 1 of the files, and the identity of a run, hold for it beside its width, in place of a kind."""
+"""The entries besides the width in version 1 of the files and in the identity of a run, instead of a kind."""
 
 
 class DenseOptions(ArchitectureConfig):
     """The options of the fully connected architecture.
 
     Arguments:
-        width: Units of the hidden layers; the feature width p of the trunk.
+        width: The units of the hidden layers, and the number of features p of the trunk.
     """
 
     kind: Literal["dense"] = "dense"
@@ -32,7 +32,7 @@ class DenseOptions(ArchitectureConfig):
         if not isinstance(options, dict):
             return options
         if options.get("decoder") == "dense":
-            raise ValueError("decoder='dense' is for convolutional trunks; without channels it is dense already")
+            raise ValueError("decoder='dense' applies to convolutional trunks; without channels it is always dense")
         given = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
         return {name: value for name, value in given.items() if name not in WRITTEN or value != WRITTEN[name]}
 
@@ -41,7 +41,7 @@ class DenseOptions(ArchitectureConfig):
 
 
 class Dense(Architecture[DenseOptions]):
-    """Two hidden layers each: LeakyReLU(0.01) in the trunk and ReLU in the decoder."""
+    """Two hidden layers, with LeakyReLU(0.01) in the trunk and with ReLU in the decoder."""
 
     name = "dense"
     title = "Fully connected: two hidden layers in trunk and decoder"
@@ -49,7 +49,7 @@ class Dense(Architecture[DenseOptions]):
 
     @classmethod
     def suited(cls, shape: tuple[int, ...]) -> DenseOptions:
-        """128 units."""
+        """128 units for every shape."""
         return DenseOptions(width=128)
 
     def trunk(self) -> CentredTrunk:
@@ -63,7 +63,7 @@ class Dense(Architecture[DenseOptions]):
 
 
 def dense_decoder(latent_dim: int, width: int, output_shape: tuple[int, ...]) -> CentredDecoder:
-    """Two hidden layers of `width` units with ReLU."""
+    """A decoder with two hidden layers of `width` units and ReLU."""
     layers = [nn.Linear(latent_dim, width), nn.ReLU(inplace=True), nn.Linear(width, width), nn.ReLU(inplace=True)]
     layers += [nn.Linear(width, math.prod(output_shape)), nn.Unflatten(1, output_shape)]
     return CentredDecoder(output_shape, layers)

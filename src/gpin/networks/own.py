@@ -14,49 +14,49 @@ __all__ = ["OwnDecoder", "OwnNetworks", "OwnTrunk"]
 
 
 class OwnNetworks:
-    """Hands out a user's network: a module once, and what a function makes as often as asked.
+    """Returns a user's module once, or a new module from a user's function in each call.
 
     Arguments:
-        given: A module, or a function without arguments that makes a new one each time.
-        what: What to call it in errors: "encoder" or "decoder".
+        given: A module, or a function without arguments that returns a new one in each call.
+        what: The name in error messages: "encoder" or "decoder".
     """
 
     def __init__(self, given: nn.Module | Callable[[], nn.Module], what: str) -> None:
         if not callable(given):
             raise InputError(
-                f"{what} must be a torch.nn.Module or a function that makes one, got {type(given).__name__}"
+                f"{what} must be a torch.nn.Module or a function that returns one, got {type(given).__name__}"
             )
         self.given, self.what = given, what
         self.made: list[nn.Module] = []
 
     @property
     def name(self) -> str:
-        """The name of the class of the modules that were handed out."""
+        """The class name of the returned modules."""
         return type(self.made[0]).__name__
 
     def __call__(self) -> nn.Module:
         if isinstance(self.given, nn.Module):
             if self.made:
                 raise InputError(
-                    f"this method needs several {self.what}s, and one module cannot be all of them: pass a function "
-                    f"that makes a new one each time, such as {self.what}={type(self.given).__name__}"
+                    f"this method needs several {self.what}s, but got one module: pass a function that returns a new "
+                    f"module in each call, such as {self.what}={type(self.given).__name__}"
                 )
             module = self.given
         else:
             module = self.given()
         if not isinstance(module, nn.Module):
-            raise InputError(f"the {self.what} function must make a torch.nn.Module, got {type(module).__name__}")
+            raise InputError(f"the {self.what} function must return a torch.nn.Module, got {type(module).__name__}")
         if any(module is other for other in self.made):
-            raise InputError(f"the {self.what} function must make a new module each time, got the same one twice")
+            raise InputError(f"the {self.what} function must return a new module in each call, got the same one twice")
         self.made.append(module)
         return module
 
 
 class OwnTrunk(Trunk):
-    """A user's network x `(batch, *shape)` → features `(batch, out_features)`, which gets x as it is.
+    """A user's network x `(batch, *shape)` → features `(batch, out_features)`; x is not centred.
 
     Arguments:
-        network: The module; it is tried on two instances of zeros to learn how many features it gives.
+        network: The module; it is called with two instances of zeros to find the number of features.
         shape: The shape of one instance.
     """
 
@@ -66,7 +66,7 @@ class OwnTrunk(Trunk):
         features = _tried(network, shape, "encoder")
         if features.dim() != 2 or len(features) != 2:
             raise InputError(
-                f"the encoder must give features of shape (batch, features), got {tuple(features.shape)} for a batch "
+                f"the encoder must return features of shape (batch, features), got {tuple(features.shape)} for a batch "
                 f"of shape {(2, *shape)}"
             )
         self.out_features = features.shape[1]
@@ -77,10 +77,10 @@ class OwnTrunk(Trunk):
 
 
 class OwnDecoder(nn.Module):
-    """A user's network z `(batch, latent_dim)` → output, which is taken as it is.
+    """A user's network z `(batch, latent_dim)` → output; the output is not centred.
 
     Arguments:
-        network: The module; it is tried on two instances of zeros. Its output may be flat.
+        network: The module; it is called with two instances of zeros to check its output, which may be flat.
         latent_dim: d.
         output_shape: The shape of the output for one instance, see `gpin.likelihoods.Likelihood`.
     """
@@ -92,19 +92,19 @@ class OwnDecoder(nn.Module):
         if tuple(output.shape) not in ((2, *output_shape), (2, math.prod(output_shape))):
             wanted = ", ".join(map(str, output_shape))
             raise InputError(
-                f"the decoder must give an output of shape (batch, {wanted}), or as many values in a row, got "
-                f"{tuple(output.shape)} for a batch of two"
+                f"the decoder must return an output of shape (batch, {wanted}), or the same values flattened, "
+                f"got {tuple(output.shape)} for a batch of two"
             )
 
     def forward(self, z: Tensor) -> Tensor:
-        """Z may have any leading dimensions: `(..., latent_dim)` → `(..., *output_shape)`."""
+        """The output for z with any leading dimensions: `(..., latent_dim)` → `(..., *output_shape)`."""
         output = self.network(z.reshape(-1, z.shape[-1]))
         return output.reshape(*z.shape[:-1], *self.output_shape)
 
 
 @torch.no_grad()
 def _tried(network: nn.Module, shape: tuple[int, ...], what: str) -> Tensor:
-    """What a network gives for two instances of zeros, in evaluation mode; it is left as it was."""
+    """The output of a network for two instances of zeros, in evaluation mode; the network is not changed."""
     like = next(network.parameters(), torch.empty(0))
     known = not isinstance(like, nn.parameter.UninitializedParameter)
     x = torch.zeros(2, *shape, dtype=like.dtype if known else None, device=like.device)
@@ -115,13 +115,13 @@ def _tried(network: nn.Module, shape: tuple[int, ...], what: str) -> Tensor:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(f"the {what} fails for a batch of shape {tuple(x.shape)}: {reason}") from error
     if not isinstance(output, Tensor):
-        raise InputError(f"the {what} must give a tensor, got {type(output).__name__}")
+        raise InputError(f"the {what} must return a tensor, got {type(output).__name__}")
     return output
 
 
 @contextmanager
 def _evaluating(network: nn.Module) -> Iterator[None]:
-    """Inside, a network is in evaluation mode, so that no running statistics change."""
+    """Within the context, the network is in evaluation mode, so that its running statistics do not change."""
     modes = {module: module.training for module in network.modules()}
     network.eval()
     try:

@@ -1,4 +1,4 @@
-"""The residual convolutional architecture: deeper networks for images, without normalisation."""
+"""The residual convolutional architecture: deeper networks for images, without normalisation layers."""
 
 import math
 from typing import Literal
@@ -17,9 +17,10 @@ class ResidualOptions(ImageOptions):
     """The options of the residual convolutional architecture.
 
     Arguments:
-        channels: Output channels of each stride-2 convolution of the trunk; the decoder mirrors them.
-        width: Units of the fully connected layers; the feature width p of the trunk.
-        blocks: Residual blocks after each stride-2 convolution of the trunk, and before each of the decoder.
+        channels: The output channels of each stride-2 convolution of the trunk; the decoder mirrors them.
+        width: The units of the fully connected layers, and the number of features p of the trunk.
+        blocks: The number of residual blocks after each stride-2 convolution of the trunk, and before each one of the
+            decoder.
     """
 
     kind: Literal["residual"] = "residual"
@@ -29,12 +30,12 @@ class ResidualOptions(ImageOptions):
 class ResidualBlock(nn.Module):
     """x + f(x) with f = SiLU, 3×3 convolution, SiLU, 3×3 convolution: `(batch, channels, height, width)` → the same.
 
-    f starts small, so that deep networks can be trained without a normalisation. One over the batch would make the
-    answer for an instance depend on the others in it.
+    f is small at initialisation, so that deep networks can be trained without normalisation. Batch normalisation would
+    make the result for an instance depend on the others in the batch.
     """
 
     START = 0.1
-    """How much smaller than usual the weights of the second convolution start."""
+    """The factor by which the initial weights of the second convolution are reduced."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -57,7 +58,7 @@ class Residual(Architecture[ResidualOptions]):
 
     @classmethod
     def suited(cls, shape: tuple[int, ...]) -> ResidualOptions:
-        """The channels and the width of the convolutional architecture."""
+        """The channels and width of the convolutional architecture for this shape."""
         plain = Convolutional.suited(shape)
         return ResidualOptions(channels=plain.channels, width=plain.width)
 
