@@ -365,7 +365,7 @@ def test_damaged_weights_are_found_in_the_checkpoints(gpin, runs, tmp_path):
     said = gpin("evaluate", damaged, "--json")
     whole = gpin("evaluate", runs["table"], "--json")
     assert said.code == 0
-    assert "taking the weights from the checkpoints" in said.err
+    assert "using the weights in the checkpoints" in said.err
     assert json.loads(said.out)["log_likelihood"] == json.loads(whole.out)["log_likelihood"]
 
 
@@ -389,7 +389,7 @@ def test_damaged_weights_are_found_in_the_checkpoints(gpin, runs, tmp_path):
         ("table", ["evaluate", "--device", "cuda:99"], "no device 'cuda:99'"),
         ("table", ["sample", "-o", "s.csv", "--count", "0"], "count must be"),
         ("table", ["reconstruct", "-o", "r.csv", "--count", "-1"], "count must be"),
-        ("table", ["reconstruct", "-o", "r.csv", "--columns", "a"], "--columns says how to read other data"),
+        ("table", ["reconstruct", "-o", "r.csv", "--columns", "a"], "--columns applies to other data"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(gpin, runs, tmp_path, monkeypatch, name, arguments, words):
@@ -410,8 +410,8 @@ def test_wrong_use_is_one_line_and_exit_code_2(gpin, runs, tmp_path, monkeypatch
         ("table", ["sample"], "table.csv", "it is the data itself"),
         ("table", ["encode", "mixed.csv", "--columns", "a,b,c"], "table.csv", "it is the data itself"),
         ("plain", ["reconstruct", "table.csv"], "table.npy", "it is the data itself"),
-        ("pictures", ["sample"], "pictures/new.png", "holds the data's pictures"),
-        ("pictures", ["reconstruct"], "pictures/more/new.png", "holds the data's pictures"),
+        ("pictures", ["sample"], "pictures/new.png", "contains the data's pictures"),
+        ("pictures", ["reconstruct"], "pictures/more/new.png", "contains the data's pictures"),
     ],
 )
 def test_nothing_is_written_over_the_data_or_among_it(gpin, runs, files, monkeypatch, name, command, out, words):
@@ -432,4 +432,4 @@ def test_reconstruct_finds_data_that_has_moved(gpin, runs, files, tmp_path):
     assert (tmp_path / "here.csv").read_text() == (tmp_path / "there.csv").read_text()
     said = gpin("reconstruct", runs["table"], "digits", "--data", tmp_path / "moved.csv", "-o", tmp_path / "no.csv")
     assert said.code == 2
-    assert "leave one of them out" in said.err
+    assert "leave one out" in said.err

@@ -93,7 +93,7 @@ def test_a_warm_start(gpin, files, runs, tmp_path):
     command = ["train", files / "table.npy", "--config", Path(folder) / "run.json", "--out", tmp_path, "--json"]
     forgotten = gpin(*command)
     assert (forgotten.code, forgotten.out) == (2, "")
-    assert "name that model with --start" in forgotten.err
+    assert "give that model as --start" in forgotten.err
     again = json.loads(gpin(*command, "--start", runs["plain"]).out)
     assert (again["run"], again["began"]) == (folder, "done")
 

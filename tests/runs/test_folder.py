@@ -24,7 +24,7 @@ def test_another_model_in_its_place_is_told_of_and_the_checkpoints_taken(run):
     other.save(run.folder / "model")
     said = []
     assert open_run(run.folder).load(said.append).checksum() == own
-    assert said == [f"{run.folder / 'model'} is not this run's model: taking the weights from the checkpoints"]
+    assert said == [f"{run.folder / 'model'} is not this run's model: using the weights in the checkpoints"]
 
 
 def test_the_folder_of_another_run_is_not_taken(run, tmp_path):

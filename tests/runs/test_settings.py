@@ -26,11 +26,11 @@ def write(folder, content):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ([], "must hold settings as a JSON object with the parts data, model, training"),
-        ({"model": 3}, "must hold settings as a JSON object"),
-        ({"training": []}, "must hold settings as a JSON object"),
-        ({"format": "gpin-run"}, "must hold settings as a JSON object"),
-        ({"modle": {}}, "has no part 'modle': did you mean 'model'?"),
+        ([], "must contain settings as a JSON object with the parts data, model, training"),
+        ({"model": 3}, "must contain settings as a JSON object"),
+        ({"training": []}, "must contain settings as a JSON object"),
+        ({"format": "gpin-run"}, "must contain settings as a JSON object"),
+        ({"modle": {}}, "has an unknown part 'modle': did you mean 'model'?"),
         ({"model": {"options": 5}}, "option 'options' of 'model'"),
         ({"model": {"method": 3}}, "option 'method' of 'model'"),
         ({"model": {"likelihood": "bernoulli"}}, "option 'likelihood' of 'model'"),
@@ -50,7 +50,7 @@ def test_a_file_that_holds_no_settings_is_named(tmp_path, content, words):
 
 def test_the_settings_of_a_run_that_had_a_start_need_one(tmp_path):
     path = write(tmp_path, {"format": "gpin-run", "settings": {"training": {"epochs": 3}}, "start": "1a2b"})
-    with pytest.raises(InputError, match="name that model with `start`"):
+    with pytest.raises(InputError, match="give that model as `start`"):
         read_settings(path)
     assert read_settings(path, started=True) == {"training": {"epochs": 3}}
     path = write(tmp_path, {"format": "gpin-run", "settings": {"training": {"epochs": 3}}, "start": None})
@@ -149,7 +149,7 @@ def test_every_option_with_a_value_called_none_is_known():
     [
         (
             ["likelihood=5", "likelihood.variance=analytic"],
-            "'variance' is an option of the likelihood, which cannot be 5",
+            "'variance' is an option of the likelihood, so the likelihood cannot be 5",
         ),
         (["latent_dim=true"], "latent_dim"),
         (["limit=true"], "limit"),

@@ -1,4 +1,4 @@
-"""Runs: a folder each, with everything that describes, resumes and repeats one training."""
+"""Runs: folders with everything that is needed to describe, resume and repeat a training."""
 
 from gpin.runs.decode import reconstruct_to_file, sample_to_file
 from gpin.runs.encode import encode_to_file

@@ -1,4 +1,4 @@
-"""What a run's decoder makes of codes: samples from the model, and reconstructions of data."""
+"""Samples from a run's model, and reconstructions of data."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from gpin.vae import VAE
 __all__ = ["reconstruct_rows", "reconstruct_to_file", "sample_rows", "sample_to_file"]
 
 PAIRS = 16
-"""Reconstructions in a picture, unless said otherwise."""
+"""The default number of reconstructions in a picture."""
 
 
 def sample_to_file(
@@ -36,16 +36,16 @@ def sample_to_file(
     device: str | None = None,
     tell: Tell = to_stderr,
 ) -> Written:
-    """Draw from a run's model, and write what was drawn as `gpin sample` does.
+    """Draw samples from a run's model and write them to a file, as `gpin sample` does.
 
     Arguments:
         run: The run, or its folder.
         out: The file to write: .png for images; .csv or .parquet for tables, in the units of the data; .npy for both.
-        count: How many instances to draw.
-        noise: Draw x itself, with the noise of p(x|z), and not its mean.
+        count: The number of instances to draw.
+        noise: Whether to draw x with the noise of p(x|z), instead of its mean.
         seed: The seed of all noise.
-        device: Such as "cpu" or "cuda"; by default a GPU where there is one.
-        tell: Called with each sentence that the user should read.
+        device: The device, such as "cpu" or "cuda"; by default a GPU if there is one.
+        tell: Called with each message for the user.
     """
     run, out = as_run(run), as_path(out, "the file to write")
     ending = check_output(out, _content(run), run.location)
@@ -76,33 +76,33 @@ def reconstruct_to_file(
     on_batch: OnBatch | None = None,
     tell: Tell = to_stderr,
 ) -> Written:
-    """Encode and decode instances, and write their reconstructions as `gpin reconstruct` does.
+    """Encode and decode instances and write their reconstructions to a file, as `gpin reconstruct` does.
 
     Arguments:
         run: The run, or its folder.
         out: The file to write: .png for images, each above its reconstruction; .csv or .parquet for tables, in the
             units of the data; .npy for both.
-        other: Other data to reconstruct, by name or path; None takes the test part of the run's own.
-        data: Where the run's own data is now, if it has moved.
-        count: How many instances, at even distances; by default 16 in a picture, and all in a table or an array.
-        seed: The seed of all noise, for methods whose encoder is random.
+        other: Other data to reconstruct, by name or path; by default the test part of the run's own data.
+        data: The new location of the run's own data, if it has moved.
+        count: The number of instances, evenly spaced; by default 16 for a picture, and all for a table or an array.
+        seed: The seed of all noise, for methods whose encoder is stochastic.
         columns: The columns of a table of other data.
         key: The array in an .npz archive of other data.
-        size: Height and width of the images of a folder of other data.
-        grey: Whether to read such images in one channel.
-        device: Such as "cpu" or "cuda"; by default a GPU where there is one.
-        on_batch: Called after each batch with the number of instances done, and of all.
-        tell: Called with each sentence that the user should read.
+        size: The height and width to resize the images of a folder of other data to.
+        grey: Whether to read such images in grey, with one channel.
+        device: The device, such as "cpu" or "cuda"; by default a GPU if there is one.
+        on_batch: Called after each batch with the number of instances done and their total.
+        tell: Called with each message for the user.
     """
     run, out = as_run(run), as_path(out, "the file to write")
     places = [None if place is None else str(place) for place in (other, data)]
     ending = check_output(out, _content(run), run.location, *places)
     options = source_options(columns=columns, key=key, size=size, grey=grey)
     if other is None and options:
-        raise InputError(f"`{next(iter(options))}` says how to read other data, but no other data is named")
+        raise InputError(f"`{next(iter(options))}` applies to other data, but no other data is given")
     if other is not None and data is not None:
         raise InputError(
-            f"`data` says where the run's own data is now, but {other} is to be reconstructed: leave one of them out"
+            f"`data` is the new location of the run's own data, but {other} is to be reconstructed: leave one out"
         )
     vae = run.load(tell).to(device_named(device))
     if other is None:
@@ -131,7 +131,7 @@ def _write_reconstructions(
 
 
 def _content(run: Run) -> str:
-    """What instances are written as, see `gpin.runs.outputs.ENDINGS`."""
+    """The kind of content that instances are written as, a key of `gpin.runs.outputs.ENDINGS`."""
     return "images" if len(run.model.shape) == 3 else "a table"
 
 
@@ -142,7 +142,7 @@ def _by_column(run: Run, batch: np.ndarray) -> dict[str, np.ndarray]:
 def reconstruct_rows(
     vae: VAE, rows: Rows, *, seed: int = 0, on_batch: OnBatch | None = None
 ) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-    """Row numbers, x and E[x|z] at the posterior mean of z, `(batch, *shape)` in the units of the model, by batch."""
+    """Yield row numbers, x and E[x|z] at the posterior mean of z, `(batch, *shape)` in model units, batch by batch."""
     check_seed(seed)
     for number, (numbers, x) in enumerate(numbered_batches(rows, on_batch)):
         with seeded(batch_seed(seed, number)):
@@ -150,7 +150,7 @@ def reconstruct_rows(
 
 
 def sample_rows(vae: VAE, count: int, *, noise: bool = False, seed: int = 0) -> Iterator[Tensor]:
-    """`count` draws from the model, `(batch, *shape)` in the units of the model, by batch."""
+    """Yield `count` draws from the model, `(batch, *shape)` in model units, batch by batch."""
     whole_number(count, "count")
     check_seed(seed)
     for number, start in enumerate(range(0, count, BATCH)):

@@ -1,6 +1,6 @@
 """`gpin demo`: a VAE and a GP encoder on the digits that come with scikit-learn, trained, compared and written up.
 
-The two are runs like those of `gpin train`, and their page is that of `gpin report`.
+Both are runs as made by `gpin train`, and their page is that of `gpin report`.
 """
 
 import json
@@ -32,20 +32,20 @@ from gpin.vae import VAE
 __all__ = ["Demo", "run_demo"]
 
 METHODS = ("vae", "gp")
-"""What is compared: the second with the first."""
+"""The methods to compare: the second with the first."""
 OPTIONS = {"latent_dim": 16, "learning_rate": 1e-3, "batch_size": 128}
-"""What both are trained with, chosen on validation digits."""
+"""The settings of both runs, chosen on validation digits."""
 SHOWN = 6
-"""Digits that are shown because they are certain, and because they are not."""
+"""The number of digits that are shown as most certain, and as least certain."""
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What came out of the demo.
+    """The result of the demo.
 
     Attributes:
-        folder: Where everything is.
-        epochs: Passes through the training data.
+        folder: The folder of all files.
+        epochs: The number of passes through the training data.
         comparison: The two runs with their scores, the VAE first.
         labels: The classes of the test digits.
     """
@@ -57,7 +57,7 @@ class Demo:
 
     @property
     def report(self) -> Path:
-        """The page."""
+        """The path of the page."""
         return self.folder / "report.html"
 
     @property
@@ -148,25 +148,25 @@ def run_demo(
     on_start: Callable[[Run, DataSet, VAE], None] | None = None,
     tell: Tell = to_stderr,
 ) -> Demo:
-    """Train and compare the two, and write `report.html`, `results.json`, `figures/` and `runs/` into a folder.
+    """Train and compare both methods, and write `report.html`, `results.json`, `figures/` and `runs/` into a folder.
 
-    The same call again resumes the runs, or takes them as they are where they are finished, and writes the rest anew.
+    The same call resumes unfinished runs, reuses finished ones, and writes the other files again.
 
     Arguments:
-        out: The folder, made where it is missing.
-        epochs: Passes through the training data, for each run.
-        seed: The seed of the split, the first weights and all noise.
-        samples: K, the proposals for each digit's log-likelihood.
-        progress: Show progress bars; by default where there is a terminal.
+        out: The folder, created if it is missing.
+        epochs: The number of passes through the training data, for each run.
+        seed: The seed of the split, the initial weights and all noise.
+        samples: K, the number of proposals for each log-likelihood.
+        progress: Whether to show progress bars; by default if there is a terminal.
         on_start: Called before the training of each run with the run, its data and its model.
-        tell: Called with each sentence that the user should read.
+        tell: Called with each message for the user.
     """
     folder = as_path(out, "the folder of the demo")
     given = {**OPTIONS, "epochs": epochs, "seed": check_seed(seed), "split_seed": seed}
     settings = [run_settings({"method": method, **given}) for method in METHODS]
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     check_writable(folder)
-    # The networks are so small that two threads would wait for each other.
+    # The networks are so small that a second thread would slow them down.
     with threads(1), seeded(seed):
         runs = [
             train("digits", each, out=folder / "runs", device="cpu", progress=progress, on_start=on_start, tell=tell)[0]

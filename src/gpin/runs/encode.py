@@ -1,4 +1,4 @@
-"""What a run's encoder says of every instance, as the columns of a table."""
+"""Latent codes, uncertainties and log-likelihoods of data, as the columns of a table."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -36,21 +36,21 @@ def encode_to_file(
     on_batch: OnBatch | None = None,
     tell: Tell = to_stderr,
 ) -> Written:
-    """Write what a run's encoder says of data, one row per instance, as `gpin encode` does; see `encode_rows`.
+    """Write the latent codes of data to a table, one row per instance, as `gpin encode` does; see `encode_rows`.
 
     Arguments:
         run: The run, or its folder.
-        data: What to encode: a data set's name or a path. What is not given about reading it is as in the run.
+        data: The data to encode: a data set's name or a path. It is read as in the run, except for the options given.
         out: The file to write, .parquet or .csv.
-        samples: K, the number of importance samples for each log-likelihood; 0 leaves it out, and is faster.
+        samples: K, the number of importance samples for each log-likelihood; 0 leaves it out, which is faster.
         seed: The seed of all noise.
         columns: The columns of a table.
         key: The array in an .npz archive.
-        size: Height and width of the images of a folder.
-        grey: Whether to read the images of a folder in one channel.
-        device: Such as "cpu" or "cuda"; by default a GPU where there is one.
-        on_batch: Called after each batch with the number of instances done, and of all.
-        tell: Called with each sentence that the user should read.
+        size: The height and width to resize the images of a folder to.
+        grey: Whether to read the images of a folder in grey, with one channel.
+        device: The device, such as "cpu" or "cuda"; by default a GPU if there is one.
+        on_batch: Called after each batch with the number of instances done and their total.
+        tell: Called with each message for the user.
     """
     run, out = as_run(run), as_path(out, "the file to write")
     check_output(out, "one row per instance", str(data), run.location)
@@ -62,18 +62,18 @@ def encode_to_file(
 def encode_rows(
     vae: VAE, rows: Rows, *, samples: int = 100, seed: int = 0, on_batch: OnBatch | None = None
 ) -> Iterator[Columns]:
-    """What the encoder says of each instance, as the columns of a table, batch by batch.
+    """Yield the latent codes of instances with their diagnostics, as the columns of a table, batch by batch.
 
-    `row`; of a folder of images, `file`, the image's path below it; `mean_0`, …, and `std_0`, … of q(z|x); for methods
-    that have one `uncertainty`, with its parts `uncertainty_f` and `uncertainty_h`, of the posterior mean and standard
-    deviation; `log_likelihood` in the units of the model, with `ess` and `khat`.
+    The columns are `row`; `file`, the path of an image within its folder, for a folder of images; `mean_0`, … and
+    `std_0`, … of q(z|x); `uncertainty`, with its parts `uncertainty_f` of the posterior mean and `uncertainty_h` of the
+    posterior standard deviation, for methods that have it; `log_likelihood` in model units, with `ess` and `khat`.
 
     Arguments:
         vae: The model.
         rows: The data.
-        samples: K, for the log-likelihood; 0 leaves it out.
+        samples: K, the number of importance samples for each log-likelihood; 0 leaves it out.
         seed: The seed of all noise.
-        on_batch: Called after each batch with the number of instances done, and of all.
+        on_batch: Called after each batch with the number of instances done and their total.
     """
     whole_number(samples, "samples", least=0)
     check_seed(seed)

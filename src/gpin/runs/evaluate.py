@@ -34,7 +34,7 @@ from gpin.vae import VAE
 __all__ = ["Evaluation", "evaluate", "evaluate_run"]
 
 ELBO_SAMPLES = 10
-"""Draws of z for each instance's ELBO."""
+"""The number of draws of z per instance for the ELBO."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Evaluation:
 
     Attributes:
         log_likelihood: log p(x) in nats, with diagnostics, in the units of the model.
-        elbo: The bound that training raises with its terms, from ten draws of z per instance.
+        elbo: The training bound with its terms, from ten draws of z per instance.
         columns: The values of each instance by the name of the score, each `(n,)` in float64 on the CPU, see
             `gpin.evaluation.scores.SCORES`.
     """
@@ -64,7 +64,7 @@ class Evaluation:
     def record(self) -> dict[str, Any]:
         """The numbers, ready for JSON; unknown values are None.
 
-        Every score is under `scores`. Those of the log-likelihood and the ELBO are also under names of their own,
+        All scores are under `scores`. Those of the log-likelihood and the ELBO are also stored under fixed names,
         whichever proposal was used.
         """
         scores = {name: SCORES[name].record(values) for name, values in self.columns.items()}
@@ -93,27 +93,27 @@ def evaluate(
     log_volume: float = 0.0,
     on_batch: OnBatch | None = None,
 ) -> Evaluation:
-    """Score a model on data, a batch in memory at a time.
+    """Score a model on data, reading one batch at a time.
 
     Arguments:
         vae: The model.
         rows: The data.
-        samples: K, for the log-likelihood.
+        samples: K, the number of importance samples for each log-likelihood.
         proposal: "encoder" or "refined", see `VAE.log_likelihood`.
         seed: The seed of all noise.
-        log_volume: That of the scaling of the data, see `Run.log_volume`.
-        on_batch: Called after each batch with the number of instances done, and of all.
+        log_volume: The log volume of the scaling of the data, see `Run.log_volume`.
+        on_batch: Called after each batch with the number of instances done and their total.
     """
     likelihoods, bounds, columns = [], [], []
-    # A stream for each, so that none depends on how much noise the others take.
-    of_likelihoods, of_bounds, of_others = (_Noise(check_seed(seed)) for _ in range(3))
+    # One stream of noise for each, so that none depends on how much noise the others draw.
+    likelihood_noise, bound_noise, other_noise = (_Noise(check_seed(seed)) for _ in range(3))
     for _, batch in numbered_batches(rows, on_batch):
         x = vae.check(batch)
-        with of_likelihoods.goes_on():
+        with likelihood_noise.resumed():
             likelihoods.append(vae.log_likelihood(x, samples, proposal))
-        with of_bounds.goes_on(), torch.no_grad():
+        with bound_noise.resumed(), torch.no_grad():
             bounds.append(vae.elbo(x, ELBO_SAMPLES))
-        with of_others.goes_on(), torch.no_grad():
+        with other_noise.resumed(), torch.no_grad():
             measurement = Measurement(
                 vae=vae,
                 x=x,
@@ -129,15 +129,15 @@ def evaluate(
 
 
 class _Noise:
-    """A stream of noise from a seed, on every device, that goes on where it was left."""
+    """A seeded stream of noise on every device that can be interrupted and resumed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.states: tuple[Tensor, list[Tensor]] | None = None
 
     @contextmanager
-    def goes_on(self) -> Iterator[None]:
-        """Inside, torch draws from it; afterwards its generators are as before."""
+    def resumed(self) -> Iterator[None]:
+        """A context in which torch draws from this stream; afterwards torch's generators are restored."""
         with seeded(self.seed):
             if self.states is not None:
                 torch.set_rng_state(self.states[0])
@@ -164,14 +164,14 @@ def evaluate_run(
     Arguments:
         run: The run, or its folder.
         samples: K, the number of importance samples for each instance.
-        proposal: Where they come from: the encoder, or a Gaussian fitted to each instance.
-        data: Where the run's data is now, if it has moved.
+        proposal: The distribution to sample from: the encoder's posterior, or a Gaussian refined for each instance.
+        data: The new location of the run's data, if it has moved.
         part: The part of the data to score.
-        limit: Score at most so many instances, chosen at random; None scores all.
-        seed: The seed of all noise, and of that choice.
-        device: Such as "cpu" or "cuda"; by default a GPU where there is one.
-        on_batch: Called after each batch with the number of instances done, and of all.
-        tell: Called with each sentence that the user should read.
+        limit: Score at most this many instances, chosen at random; None scores all.
+        seed: The seed of all noise and of the random choice of instances.
+        device: The device, such as "cpu" or "cuda"; by default a GPU if there is one.
+        on_batch: Called after each batch with the number of instances done and their total.
+        tell: Called with each message for the user.
 
     Example:
         found = evaluate_run("runs/digits-gp-1a2b3c4d", samples=500, proposal="refined")

@@ -20,8 +20,8 @@ class Exported:
 
     Attributes:
         path: The file.
-        inputs: The shape of each input by name; a dimension that may have any size has a name instead.
-        outputs: The same for the outputs.
+        inputs: The shape of each input by name; a dimension of variable size is given by its name.
+        outputs: The shape of each output in the same way.
     """
 
     path: Path
@@ -35,7 +35,7 @@ def export_run(run: Run | str | os.PathLike[str], out: str | os.PathLike[str], *
     Arguments:
         run: The run, or its folder.
         out: The file to write, .onnx.
-        tell: Called with each sentence that the user should read.
+        tell: Called with each message for the user.
     """
     run, out = as_run(run), as_path(out, "the file to write")
     check_output(out, "a model")

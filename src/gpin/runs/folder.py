@@ -5,10 +5,10 @@
 | `run.json` | the settings, the model, the scaling, where the data is and its fingerprint |
 | `model/` | the best weights, as `gpin.load` reads them, once training is finished |
 | `checkpoints/` | the newest two states of training, see `gpin.training.checkpoints` |
-| `metrics.jsonl`, `metrics.parquet` | a row an epoch |
-| `environment.json` | machine and versions |
+| `metrics.jsonl`, `metrics.parquet` | one row per epoch |
+| `environment.json` | versions and machine |
 
-Nothing in it executes. What is damaged is recognised, and found again elsewhere in the folder where it can be.
+No file contains executable code. Damaged files are detected, and recovered from the rest of the folder where possible.
 """
 
 import math
@@ -42,14 +42,14 @@ class Run:
     """A run as its `run.json` describes it.
 
     Attributes:
-        folder: Where it is.
-        settings: What was asked for.
-        model: The model, with every option decided.
-        scaling: From the units of the data to those of the model.
-        columns: Names of the data's columns, where it has names.
-        location: The data's name or path.
-        fingerprint: Of the data.
-        start: Checksum of the weights it started from, if any.
+        folder: The folder of the run.
+        settings: The settings chosen by the user.
+        model: The model, with every option resolved.
+        scaling: The scaling from the units of the data to those of the model.
+        columns: The names of the data's columns, if it has any.
+        location: The name or path of the data.
+        fingerprint: The fingerprint of the data.
+        start: The checksum of the weights that training started from, if any.
     """
 
     folder: Path
@@ -63,12 +63,12 @@ class Run:
 
     @property
     def identity(self) -> str:
-        """The hash of all that decides the result: settings, model, data and start, wherever the data lies."""
+        """The hash of all that determines the result: settings, model, data and start, but not the data's location."""
         record = self.record()
         return checksum({key: record[key] for key in ("settings", "model", "fingerprint", "start")})
 
     def record(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """The content of `run.json`, ready for JSON."""
         return {
             "settings": self.settings.model_dump(mode="json"),
             "model": self.model.model_dump(mode="json"),
@@ -81,12 +81,12 @@ class Run:
 
     @property
     def column_names(self) -> list[str]:
-        """The names of a table's columns: its own, or x_0, x_1, … where it has none."""
+        """The names of a table's columns: its own, or x_0, x_1, … if it has none."""
         return list(self.columns or (f"x_{j}" for j in range(self.model.shape[0])))
 
     @property
     def log_volume(self) -> float:
-        """Σ log scale over the numbers of an instance; zero where p(x|z) is a probability and not a density."""
+        """Σ log scale over the values of an instance; zero if p(x|z) is a probability and not a density."""
         return self.scaling.log_volume(math.prod(self.model.shape)) if self.model.density else 0.0
 
     def write(self) -> None:
@@ -95,11 +95,11 @@ class Run:
         write_record(self.folder / "run.json", FORMAT, VERSION, self.record())
 
     def data(self, location: str | os.PathLike[str] | None = None) -> DataSet:
-        """The data it was trained on, split as then; from another place where it has moved."""
+        """The data that the run was trained on, with the same split; read from `location` if it has moved."""
         try:
             source = open_source(self.location if location is None else location, self.settings.data.source)
         except InputError as error:
-            moved = "" if self.location in BENCHMARKS else "; if it has moved, name its new place as `data`"
+            moved = "" if self.location in BENCHMARKS else "; if it has moved, give its new location as `data`"
             raise InputError(f"the data of {self.folder} cannot be read: {error}{moved}") from None
         if source.fingerprint() != self.fingerprint:
             raise InputError(
@@ -109,30 +109,30 @@ class Run:
         return split_and_scale(source, self.settings.data, self.scaling)
 
     def checkpoint(self, tell: Tell = to_stderr) -> Checkpoint | None:
-        """The newest good state of its training."""
+        """The newest intact checkpoint of the training."""
         return Checkpoints(self.folder / "checkpoints").latest(tell)
 
     def history(self, tell: Tell = to_stderr) -> tuple[History, bool]:
-        """What happened in training, and whether it is finished."""
+        """The history of the training, and whether it is finished."""
         checkpoint = self.checkpoint(tell)
         if checkpoint is None:
             return History(), False
         return History.from_record(checkpoint.record["history"]), checkpoint.record["finished"]
 
     def load(self, tell: Tell = to_stderr) -> VAE:
-        """The model with its best weights; of an unfinished run, the best so far."""
+        """The model with its best weights, or the best so far if the run is not finished."""
         folder = self.folder / "model"
         if folder.exists():
             try:
                 vae = load(folder)
                 if vae.config == self.model:
                     return vae
-                tell(f"{folder} is not this run's model: taking the weights from the checkpoints")
+                tell(f"{folder} is not this run's model: using the weights in the checkpoints")
             except InputError as error:
-                tell(f"{error}: taking the weights from the checkpoints")
+                tell(f"{error}: using the weights in the checkpoints")
         checkpoint = self.checkpoint(tell)
         if checkpoint is None or not checkpoint.record["history"]["epochs"]:
-            raise InputError(f"{self.folder} has no trained model yet: train it first, with the same command again")
+            raise InputError(f"{self.folder} has no trained model yet: run the training command again first")
         if not checkpoint.record["finished"]:
             tell(f"{self.folder} is not finished: these are the best weights so far")
         with seeded(0):  # the weights that it draws are replaced, and torch's random state is left alone
@@ -142,12 +142,12 @@ class Run:
 
 
 def open_run(folder: str | os.PathLike[str]) -> Run:
-    """A run's folder, opened."""
+    """Open the folder of a run."""
     folder = as_path(folder, "the run")
     path = folder / "run.json"
     if not path.is_file():
-        what = "is not a run's folder: run.json is missing" if folder.exists() else "does not exist"
-        raise InputError(f"{folder} {what}; gpin train makes one and says where it is")
+        what = "is not the folder of a run: run.json is missing" if folder.exists() else "does not exist"
+        raise InputError(f"{folder} {what}; gpin train creates one and prints its path")
     record = read_record(path, FORMAT, VERSION, "a gpin run")
     return run_from(folder, record)
 
@@ -158,7 +158,7 @@ def as_run(run: Run | str | os.PathLike[str]) -> Run:
 
 
 def run_from(folder: Path, record: Mapping[str, Any]) -> Run:
-    """What `Run.record` gave."""
+    """The run that a record of `Run.record` describes."""
     what = str(folder / "run.json")
     return Run(
         folder,
@@ -173,14 +173,14 @@ def run_from(folder: Path, record: Mapping[str, Any]) -> Run:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what a result depends on, by name; those of packages that are not installed are left out."""
+    """The versions of the software that a result depends on, by name, except for packages that are not installed."""
     names = ("gpin", "torch", "numpy", "scipy", "scikit-learn", "matplotlib")
     found = {name: installed_version(name) for name in names}
     return {"Python": platform.python_version(), **{name: known for name, known in found.items() if known is not None}}
 
 
 def environment() -> dict[str, Any]:
-    """What a result depends on beside its settings: versions and machine."""
+    """What a result depends on besides its settings: versions and machine."""
     return {
         **versions(),
         "machine": platform.machine(),
@@ -193,7 +193,7 @@ def environment() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name, where the system tells."""
+    """The name of the processor, if the system provides it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

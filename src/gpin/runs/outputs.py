@@ -1,4 +1,4 @@
-"""The files that are written about instances: tables, arrays and pictures, which appear whole or not at all."""
+"""Output files of instances: tables, arrays and pictures, written completely or not at all."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -20,9 +20,9 @@ from gpin.report.images import image_grid, image_png, pairs
 __all__ = ["ENDINGS", "Columns", "Written", "check_output", "pairs_picture", "picture", "write_array", "write_table"]
 
 TILE = 64
-"""Pixels that a small image is enlarged to."""
+"""The size in pixels to which small images are enlarged."""
 ACROSS = 16
-"""Images side by side, at most."""
+"""The largest number of images side by side."""
 ENDINGS = {
     "images": (".png", ".npy"),
     "a table": (".csv", ".parquet", ".npy"),
@@ -30,7 +30,7 @@ ENDINGS = {
     "a page": (".html", ".htm"),
     "a model": (".onnx",),
 }
-"""The endings of the files that can hold something."""
+"""The file extensions for each kind of content."""
 
 Columns = Mapping[str, np.ndarray]
 """The columns of a table by name, all of the same length."""
@@ -52,21 +52,21 @@ class Written:
 
 
 def check_output(path: Path, what: str, *data: str | None) -> str:
-    """The ending of a file to write, in small letters, if it fits what the file is to hold and can be written.
+    """Check that a file can be written and that its extension fits its content; returns the extension in lower case.
 
-    Missing folders are made.
+    Missing folders are created.
 
     Arguments:
         path: The file.
-        what: One of `ENDINGS`.
-        data: Names or paths of data, which must be neither overwritten nor added to.
+        what: The kind of content, a key of `ENDINGS`.
+        data: Names or paths of data that must be neither overwritten nor added to.
     """
     ending = path.suffix.lower()
     for place in (Path(name) for name in data if name is not None and name not in BENCHMARKS):
         if path.exists() and place.exists() and path.samefile(place):
-            raise InputError(f"cannot write to {path}: it is the data itself; name another file")
+            raise InputError(f"cannot write to {path}: it is the data itself; choose another file")
         if ending in PICTURES and place.resolve() in path.resolve().parents:
-            raise InputError(f"cannot write to {path}: {place} holds the data's pictures; name another folder")
+            raise InputError(f"cannot write to {path}: {place} contains the data's pictures; choose another folder")
     if ending not in ENDINGS[what]:
         raise InputError(f"cannot write {what} to {path}: its name must end in {' or '.join(ENDINGS[what])}")
     if path.is_dir():
@@ -78,7 +78,7 @@ def check_output(path: Path, what: str, *data: str | None) -> str:
 
 
 def write_table(path: Path, batches: Iterable[Columns]) -> Written:
-    """Write columns, batch after batch, as .parquet or .csv."""
+    """Write columns, batch by batch, as .parquet or .csv."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -103,9 +103,9 @@ def write_table(path: Path, batches: Iterable[Columns]) -> Written:
 
 
 def _has_header(path: Path, names: list[str]) -> bool:
-    """Whether a .csv file names its columns: not where they are called 1, 2, …, which is what no header means.
+    """Whether to write a header to a .csv file: not if the columns are called 1, 2, …, as those without a header are.
 
-    A header of numbers alone would be read as a row of data, so other numbers are refused.
+    A header of numbers alone would be read as a row of data, so other numeric names raise InputError.
     """
     if names == [str(i + 1) for i in range(len(names))]:
         return False
@@ -118,9 +118,9 @@ def _has_header(path: Path, names: list[str]) -> bool:
 
 
 def write_array(path: Path, batches: Iterable[np.ndarray], count: int) -> Written:
-    """Write `count` instances, batch after batch, as one .npy file `(count, *shape)`."""
+    """Write `count` instances, batch by batch, as one .npy file `(count, *shape)`."""
     written, dtype = 0, None
-    # Not through a memory map: on a full disk, that ends the process without a word.
+    # Not through a memory map, which on a full disk kills the process without an error.
     with written_whole(path) as file:
         for batch in batches:
             if dtype is None:
@@ -135,13 +135,13 @@ def write_array(path: Path, batches: Iterable[np.ndarray], count: int) -> Writte
 
 
 def picture(images: Tensor, scaling: Scaling) -> bytes:
-    """Images `(count, channels, height, width)`, in the units of the model, in a square as a PNG file."""
+    """Images `(count, channels, height, width)`, in model units, in a square grid as a PNG file."""
     grid = image_grid(_unit(images, images, scaling), columns=min(ACROSS, math.ceil(math.sqrt(len(images)))))
     return image_png(grid, _magnified(images))
 
 
 def pairs_picture(x: Tensor, reconstructions: Tensor, scaling: Scaling) -> bytes:
-    """Images, each above its reconstruction, sixteen side by side, as a PNG file."""
+    """Images, each above its reconstruction, up to sixteen side by side, as a PNG file."""
     parts = (_unit(part, x, scaling) for part in (x, reconstructions))
     above, below = ([part[i : i + ACROSS] for i in range(0, len(part), ACROSS)] for part in parts)
     blocks = [pairs(*rows) for rows in zip(above, below, strict=True)]
@@ -151,7 +151,7 @@ def pairs_picture(x: Tensor, reconstructions: Tensor, scaling: Scaling) -> bytes
 
 
 def _unit(images: Tensor, like: Tensor, scaling: Scaling) -> np.ndarray:
-    """Images as they are shown, in [0, 1]: as they are where that is their range, else from the least to the most."""
+    """Images scaled to [0, 1] for display: unchanged if that is their range, otherwise by the range of `like`."""
     if images.shape[1] not in (1, 3):
         raise InputError(f"images of {images.shape[1]} channels cannot be shown: write a .npy file instead")
     low, high = like.min().item(), like.max().item()

@@ -23,10 +23,10 @@ __all__ = [
 ]
 
 BATCH = 128
-"""Instances that are read and encoded together, as many as `VAE.log_likelihood` takes."""
+"""The number of instances that are read and encoded together, the same as in `VAE.log_likelihood`."""
 
 OnBatch = Callable[[int, int], None]
-"""Called with the number of instances that are done, and with the number of all."""
+"""A callback that takes the number of instances done and their total."""
 
 
 def open_data(
@@ -38,18 +38,18 @@ def open_data(
     size: Sequence[int] | None = None,
     grey: bool | None = None,
 ) -> Rows:
-    """All rows of a source as data for a run's model; what is not given about reading it is as in the run.
+    """All rows of a source as data for a run's model, read as in the run except for the options given.
 
-    Options of the run that do not apply to this source are dropped; those that are given are refused then. The columns
-    of a table are matched by name, or by position where `columns` names them.
+    Options of the run that do not apply to this source are dropped, while options given here raise InputError if they
+    do not apply. The columns of a table are matched by name, or by position if `columns` is given.
 
     Arguments:
-        run: The run whose model it is for.
+        run: The run whose model takes the data.
         data: A data set's name or a path.
         columns: The columns of a table.
         key: The array in an .npz archive.
-        size: Height and width of the images of a folder.
-        grey: Whether to read the images of a folder in one channel.
+        size: The height and width to resize the images of a folder to.
+        grey: Whether to read the images of a folder in grey, with one channel.
     """
     given = source_options(columns=columns, key=key, size=size, grey=grey)
     own = {**run.settings.data.source.model_dump(), "columns": run.columns}
@@ -59,12 +59,12 @@ def open_data(
 
 
 def source_options(**options: object) -> dict[str, object]:
-    """The options of a `SourceConfig` that are given, which are those that are not None."""
+    """The options of a `SourceConfig` that are given, that is, not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def random_rows(rows: Rows, limit: int | None, seed: int = 0) -> Rows:
-    """At most `limit` of the rows, chosen by the seed, in their own order."""
+    """At most `limit` of the rows, chosen at random with the seed, in their original order."""
     if limit is None or whole_number(limit, "limit") >= len(rows):
         return rows
     chosen = np.random.default_rng(seed).choice(len(rows), limit, replace=False)
@@ -72,34 +72,34 @@ def random_rows(rows: Rows, limit: int | None, seed: int = 0) -> Rows:
 
 
 def spread_rows(rows: Rows, count: int | None) -> Rows:
-    """At most `count` of the rows, at even distances from the first to the last."""
+    """At most `count` of the rows, evenly spaced from the first to the last."""
     if count is None or whole_number(count, "count") >= len(rows):
         return rows
     return rows.chosen(np.linspace(0, len(rows) - 1, count).astype(np.int64))
 
 
 def batches(rows: Rows) -> Iterator[Tensor]:
-    """All instances, a batch `(n, *shape)` at a time."""
+    """Yield all instances in batches `(n, *shape)`."""
     for start in range(0, len(rows), BATCH):
         yield rows[start : start + BATCH]
 
 
 def numbered_batches(rows: Rows, on_batch: OnBatch | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """All instances, a batch at a time, each with the numbers of its rows in the source.
+    """Yield all instances in batches, each with the numbers of its rows in the source.
 
     Arguments:
         rows: The data.
-        on_batch: Called when a batch is done, which is when the next is asked for.
+        on_batch: Called when a batch is done, that is, when the next one is requested.
     """
     numbers = np.split(rows.rows, range(BATCH, len(rows), BATCH))
     done = 0
-    for those, x in zip(numbers, batches(rows), strict=True):
-        yield those, x
+    for in_source, x in zip(numbers, batches(rows), strict=True):
+        yield in_source, x
         done += len(x)
         if on_batch is not None:
             on_batch(done, len(rows))
 
 
 def batch_seed(seed: int, number: int) -> int:
-    """The seed of a batch: no two batches share noise, whatever seeds they come from."""
+    """The seed of a batch; no two batches share noise, even under different seeds."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0] >> 1)

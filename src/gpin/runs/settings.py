@@ -1,4 +1,4 @@
-"""What a user asks for: data, model and training, from options, `key=value` and JSON files."""
+"""The settings of a run: data, model and training, from options, `key=value` texts and JSON files."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -19,16 +19,15 @@ __all__ = ["ModelSettings", "RunSettings", "column_list", "height_and_width", "r
 
 
 class ModelSettings(Config):
-    """Which model.
+    """The settings of the model.
 
     Arguments:
         method: The inference model.
-        latent_dim: d.
-        options: The method's own.
-        likelihood: Options of p(x|z), its `kind` among them; none takes Bernoulli for binary data and Gaussian for all
-            else.
-        architecture: What differs from the rule's choice for the shape of the data; with a `kind`, from what that
-            architecture takes for it.
+        latent_dim: d, the number of latent dimensions.
+        options: The options of the method.
+        likelihood: Options of p(x|z), including its `kind`; by default Bernoulli for binary data, otherwise Gaussian.
+        architecture: Options that override the default architecture for the shape of the data, or, with a `kind`, the
+            defaults of that architecture.
     """
 
     method: str = "gp"
@@ -38,8 +37,10 @@ class ModelSettings(Config):
     architecture: dict[str, Any] = Field(default_factory=dict)
 
     def check(self) -> None:
-        """Refuse a method, a likelihood or an architecture that does not exist, and options that the first two do not
-        have, which can be told without any data."""
+        """Raise InputError for an unknown method, likelihood or architecture, or unknown options of the first two.
+
+        This needs no data.
+        """
         method_named(self.method).Options.parse(self.options, f"method {self.method!r}")
         as_likelihood_config(self.likelihood or {})
         if "kind" in self.architecture:
@@ -47,7 +48,7 @@ class ModelSettings(Config):
 
 
 class RunSettings(Config):
-    """All that a user chooses about a run; together with the data it decides every bit of the result."""
+    """All settings of a run; together with the data they determine the result exactly."""
 
     data: DataConfig = DataConfig()
     model: ModelSettings = ModelSettings()
@@ -55,11 +56,11 @@ class RunSettings(Config):
 
 
 def read_settings(path: Path, started: bool = False) -> dict[str, Any]:
-    """Settings from a JSON file: those of a `RunSettings`, all or some, or a run's own `run.json`.
+    """Settings from a JSON file: all or some of those of a `RunSettings`, or a run's own `run.json`.
 
     Arguments:
         path: The file.
-        started: Whether it is known which weights to start from; a run that had a start cannot be repeated without.
+        started: Whether the weights to start from are given; a run that had a start cannot be repeated without them.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -68,14 +69,14 @@ def read_settings(path: Path, started: bool = False) -> dict[str, Any]:
         raise InputError(f"{path} cannot be read as settings: {reason}") from None
     if isinstance(content, dict) and content.get("format") == "gpin-run":
         if content.get("start") is not None and not started:
-            raise InputError(f"{path} is of a run that started from a trained model: name that model with `start`")
+            raise InputError(f"{path} belongs to a run that started from a trained model: give that model as `start`")
         content = content.get("settings")
     parts: dict[str, type[Config]] = {"data": DataConfig, "model": ModelSettings, "training": TrainingConfig}
     if not isinstance(content, dict) or not all(isinstance(part, dict) for part in content.values()):
-        raise InputError(f"{path} must hold settings as a JSON object with the parts {', '.join(parts)}")
+        raise InputError(f"{path} must contain settings as a JSON object with the parts {', '.join(parts)}")
     for name, part in content.items():
         if name not in parts:
-            raise InputError(f"{path} has no part {name!r}: {suggest(name, list(parts))}")
+            raise InputError(f"{path} has an unknown part {name!r}: {suggest(name, list(parts))}")
         parts[name].parse(part, f"{name!r} in {path}")
     return content
 
@@ -86,15 +87,15 @@ def run_settings(
     assignments: Iterable[str] = (),
     base: Mapping[str, Any] | None = None,
 ) -> RunSettings:
-    """Settings from options whose keys find their place by themselves, as those of `gpin train` do.
+    """Settings from options by key, as those of `gpin train`.
 
     A key is an option of training, of the data or of the method; `method`, `latent_dim`; `likelihood`,
     `likelihood.variance`, `architecture`, `architecture.width`; `split_seed`, the seed of the split.
 
     Arguments:
         options: Values by key.
-        assignments: More of them as text, `key=value`. Values are JSON where they can be, else text.
-        base: The settings that these override: those of a `RunSettings`, all or some, see `read_settings`.
+        assignments: Further options as text, `key=value`; values are parsed as JSON if possible, otherwise as text.
+        base: The settings to override: all or some of those of a `RunSettings`, see `read_settings`.
 
     Example:
         >>> settings = run_settings({"covariance": "full", "epochs": 20}, assignments=["likelihood.variance=analytic"])
@@ -116,7 +117,7 @@ def run_settings(
 
 
 def _pairs(options: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """The values by key, of which none may be given twice."""
+    """The values by key; raises InputError if a key is given twice."""
     pairs: dict[str, Any] = {}
     given: dict[str, str] = {}
     texts = [(f"`{name}`", _kind_of(name, value)) for name, value in options.items()]
@@ -151,10 +152,10 @@ def height_and_width(text: str) -> list[int]:
 
 
 TYPED: dict[str, Callable[[str], Any]] = {"columns": column_list, "key": str, "size": height_and_width}
-"""How options are read that would mean something else as JSON."""
+"""Options whose text is not parsed as JSON, with the functions that parse it."""
 
 NONE_IS_A_CHOICE = {"line_search", "scaling"}
-"""Options that have a value called none, which is not the absence of one."""
+"""Options for which none is a value of its own, not the absence of a value."""
 
 
 def _pair(assignment: str) -> tuple[str, Any]:
@@ -171,13 +172,13 @@ def _pair(assignment: str) -> tuple[str, Any]:
 
 
 def _kind_of(key: str, value: Any) -> tuple[str, Any]:
-    """The name alone of a likelihood or an architecture is its kind."""
+    """The key and value of an option, where the name alone of a likelihood or an architecture sets its kind."""
     named = key in ("likelihood", "architecture") and isinstance(value, str)
     return (f"{key}.kind" if named else key), value
 
 
 def _places(options: list[str]) -> dict[str, tuple[str, ...]]:
-    """Where each key belongs."""
+    """The path of each key within the settings."""
     return {
         **{name: ("model", "options", name) for name in options},
         **{
@@ -199,5 +200,5 @@ def _put(content: dict[str, Any], place: tuple[str, ...], value: Any) -> None:
             content[name] = {}
         content = content[name]
         if not isinstance(content, dict):
-            raise InputError(f"{place[-1]!r} is an option of the {name}, which cannot be {content!r} then")
+            raise InputError(f"{place[-1]!r} is an option of the {name}, so the {name} cannot be {content!r}")
     content[place[-1]] = value

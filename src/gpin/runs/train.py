@@ -1,4 +1,4 @@
-"""`train`: from data and settings to a finished run, begun, resumed or found done."""
+"""`train`: start a run, resume it, or return it if it is finished."""
 
 import contextlib
 import errno
@@ -35,20 +35,20 @@ def train(
     on_epoch: OnEpoch | None = None,
     tell: Tell = to_stderr,
 ) -> tuple[Run, VAE, History]:
-    """Train on data in a folder of its own below `out`; the same call again resumes, or returns what is finished.
+    """Train in a new folder below `out`; the same call resumes the run, or returns it if it is finished.
 
     Arguments:
         data: A data set's name or a path, see `gpin.data.open_source`.
-        settings: What to train, and how.
-        out: Folder of runs.
-        start: A run or a saved model to start from, for methods that can.
-        device: Such as "cpu" or "cuda"; by default a GPU where there is one.
-        checkpoint_seconds: How often to write a checkpoint.
-        tensorboard: Write events for TensorBoard.
-        progress: Show a progress bar; by default where there is a terminal.
+        settings: The settings of the data, the model and the training.
+        out: The folder in which runs are stored.
+        start: A run or a saved model to start from, for methods that support it.
+        device: The device, such as "cpu" or "cuda"; by default a GPU if there is one.
+        checkpoint_seconds: The time between checkpoints, in seconds.
+        tensorboard: Whether to write event files for TensorBoard.
+        progress: Whether to show a progress bar; by default if there is a terminal.
         on_start: Called before the first step with the run, its data and its model.
         on_epoch: Called after each epoch; it may end training, see `gpin.fit`.
-        tell: Called with each sentence that the user should read.
+        tell: Called with each message for the user.
     """
     settings, out = settings or RunSettings(), as_path(out, "the folder of runs")
     settings.model.check()
@@ -114,7 +114,7 @@ def _started_from(folder: Path, tell: Tell) -> VAE:
 
 
 def _write_about(run: Run, tell: Tell) -> None:
-    """`run.json` and `environment.json`, unless they are there."""
+    """Write `run.json` and `environment.json` unless they exist."""
     path = run.folder / "run.json"
     if path.is_file():
         try:
@@ -122,7 +122,7 @@ def _write_about(run: Run, tell: Tell) -> None:
         except VersionError:
             raise
         except InputError as error:
-            tell(f"{error}: it is written anew")
+            tell(f"{error}: it is written again")
         else:
             if known.identity != run.identity:
                 raise InputError(f"{run.folder} holds another run: move it away, or choose another folder with `out`")
@@ -130,25 +130,25 @@ def _write_about(run: Run, tell: Tell) -> None:
                 return
     run.write()
     about = run.folder / "environment.json"
-    if not about.is_file():  # a run whose data has moved was still begun where that says
+    if not about.is_file():  # if only the data has moved, the environment in which the run began stays
         write_record(about, FORMAT, VERSION, environment())
 
 
 def _save_model(run: Run, vae: VAE) -> None:
-    """Write the best weights, unless they are there and whole."""
+    """Write the best weights unless they are there and intact."""
     try:
-        there = load(run.folder / "model")
+        saved = load(run.folder / "model")
     except VersionError:
         raise
     except InputError:
-        there = None
-    if there is None or there.config != run.model or there.checksum() != vae.checksum():
+        saved = None
+    if saved is None or saved.config != run.model or saved.checksum() != vae.checksum():
         vae.save(run.folder / "model")
 
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """A full disk has no file's name in its error, so it is said here."""
+    """Report a failed write with the folder, since the error of a full disk names no file."""
     try:
         yield
     except OSError as error:
@@ -158,7 +158,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Inside, no other process on this machine trains the same run."""
+    """A context in which no other process on this machine trains the same run."""
     try:
         import fcntl
     except ModuleNotFoundError:  # not on Windows
@@ -170,7 +170,7 @@ def _alone(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        yield  # a finished run may lie where nothing can be written; what must be written will say so
+        yield  # a finished run may be on a read-only disk; a write that is needed will fail by itself
         return
     with lock:
         try:

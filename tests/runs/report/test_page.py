@@ -107,13 +107,13 @@ def test_the_page_of_images_holds_every_part(pages):
         "How they learnt",
         "Reconstructions",
         "Samples",
-        "What gp is sure of",
+        "What gp is certain of",
         "Does uncertainty find the difficult images?",
         "Settings",
     ]
     assert page.count("img") == 3 + 2 + 2 * 36  # strips, samples, tiles with two each
     assert page.count("svg") == 2
-    assert "Two variational autoencoders learnt digits: 200 images of 8×8 pixels" in html
+    assert "Two variational autoencoders trained on digits: 200 images of 8×8 pixels" in html
     assert page.tables[0][0] == ["", "gp", "vae"]
     assert page.tables[1] == [["What differs", "gp", "vae"], ["method", "gp", "vae"]]
     assert page.row("limit", 2) == ["200"]
@@ -130,14 +130,14 @@ def test_the_page_of_a_table_holds_every_part(pages):
         "How it learnt",
         "Reconstructions",
         "Samples",
-        "What gp is least sure of",
+        "What gp is least certain of",
         "Does uncertainty find the difficult rows?",
         "Settings",
     ]
     assert page.count("img") == 0
     assert page.count("svg") == 2
     assert "gp on people" in html
-    assert "320 rows of 3 columns to train on" in html
+    assert "320 rows of 3 columns for training" in html
 
 
 @pytest.mark.parametrize("name", ["images", "table"])
@@ -209,7 +209,7 @@ def test_uncertainty_is_set_against_the_inference_gap(pages, images):
     uncertainty = vae.uncertainty(x).total
     rho = spearmanr(uncertainty[chosen], refined.values - elbo).statistic
     baseline = spearmanr(-elbo, refined.values - elbo).statistic
-    found = re.search(r"Spearman correlation (\S+) ± .* baseline, has (\S+) ±", pages["images"])
+    found = re.search(r"Spearman correlation (\S+) ± .* baseline, it is (\S+) ±", pages["images"])
     assert found
     assert [found[1], found[2]] == [f"{rho:.2f}".replace("-", "−"), f"{baseline:.2f}".replace("-", "−")]
     texts = re.findall('uncertainty ([^"]*)"', pages["images"])
@@ -281,8 +281,8 @@ def test_several_runs_are_summed_up(images, folder):
     assert page.row("seed", 2) == ["0", "0", "1"]
     assert [row[0] for row in page.tables[1]] == ["", "vae", "gp, seed 1"]
     assert re.search("better — |worse — |not significantly different — ", summary(found))
-    assert "What gp, seed 1 is sure of" in titles(html)
-    assert "take at least 25" in html  # five samples are too few for k̂
+    assert "What gp, seed 1 is certain of" in titles(html)
+    assert "use at least 25" in html  # five samples are too few for k̂
 
 
 def test_a_density_and_a_probability_are_not_compared(images):
@@ -357,7 +357,7 @@ def test_an_unfinished_run_says_so(tmp_path):
     (folder,) = tmp_path.iterdir()
     told = []
     html = compose(compare([folder], samples=2, limit=2, tell=told.append)).html()
-    assert re.search("vae is not finished: it has trained [12] of 5 epochs", html)
+    assert re.search("vae is not finished: it has trained for [12] of 5 epochs", html)
     assert any("not finished" in sentence for sentence in told)
 
 
@@ -367,7 +367,7 @@ def test_what_is_missing_in_a_folder_is_done_without(images, tmp_path):
     shutil.rmtree(folder / "checkpoints")
     (folder / "environment.json").write_text("{")
     html = compose(compare([folder], samples=2, limit=2, tell=silent)).html()
-    assert "The history of training is no longer" in html
+    assert "The training history is no longer" in html
     assert "not finished" not in html
     assert Content(html).row("Best epoch") == ["—"]
     assert ">versions<" not in html
@@ -384,9 +384,9 @@ def test_images_in_other_units_are_mapped_and_others_left_out(tmp_path, monkeypa
 
     monkeypatch.setattr("gpin.runs.report.page._display", lambda comparison: None)  # as for two channels
     html = compose(found).html()
-    assert "channels is neither grey nor coloured" in html
+    assert "channels are neither grey nor coloured" in html
     assert "<img" not in html
-    assert "What gp is least sure of" in titles(html)
+    assert "What gp is least certain of" in titles(html)
 
 
 def test_the_test_part_is_read_in_batches(images, monkeypatch):

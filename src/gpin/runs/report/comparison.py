@@ -40,20 +40,19 @@ __all__ = [
 
 
 REPEATS, MOST_SECONDS = 300, 3.0
-"""How often inference is timed, and after how many seconds no more."""
+"""The number of timed calls of inference, and the time in seconds after which no more are made."""
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Scored runs on the same data, the first of which the others are compared with.
+    """Scored runs on the same data, where the others are compared with the first.
 
     Attributes:
-        scored: At least one.
-        data: What all of them learnt.
-        samples: K, the proposals of a log-likelihood.
-        seed: Of all noise.
-        times: How long inference takes, by the name of the run; empty for one run, which has nothing to be compared
-            with.
+        scored: The runs, at least one.
+        data: The data of all runs.
+        samples: K, the number of proposals for each log-likelihood.
+        seed: The seed of all noise.
+        times: The inference times by the name of the run; empty for a single run.
     """
 
     scored: Sequence[ScoredRun]
@@ -64,53 +63,53 @@ class Comparison:
 
     @property
     def images(self) -> bool:
-        """Whether an instance is an image, else it is a row of a table."""
+        """Whether an instance is an image; otherwise it is a row of a table."""
         return len(self.data.shape) == 3
 
     @property
     def noun(self) -> str:
-        """What an instance is called."""
+        """The noun for an instance."""
         return "image" if self.images else "row"
 
     @property
     def one(self) -> str:
-        """The same, with its article."""
+        """The noun for an instance with its article."""
         return "an image" if self.images else "a row"
 
     def several(self, count: int) -> str:
-        """So many instances, in words."""
+        """`count` instances, in words."""
         return f"{count:,} {self.noun}{'' if count == 1 else 's'}"
 
     @property
     def refined_count(self) -> str:
-        """On how many instances refined log-likelihoods are."""
+        """The number of instances with refined log-likelihoods, in words."""
         count, total = len(self.scored[0].chosen), len(self.data.test)
         return f"all {count:,}" if count == total else f"{count:,} of {total:,}, chosen at random"
 
     @property
     def columns(self) -> list[str]:
-        """Names of a table's columns."""
+        """The names of a table's columns."""
         return self.scored[0].run.column_names
 
     @cached_property
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of every column of the test part, in the units of the data."""
+        """The mean and standard deviation of every column of the test part, in the units of the data."""
         return column_moments(batches(self.data.test), self.data.scaling)
 
     def comparable(self, other: ScoredRun) -> bool:
-        """Whether log-likelihoods mean the same as the first run's: both densities or both probabilities."""
+        """Whether a run's log-likelihoods are of the same kind as the first run's: densities or probabilities."""
         return other.run.model.density == self.scored[0].run.model.density
 
     def difference(self, other: ScoredRun, proposal: str) -> tuple[float, float]:
-        """Log-likelihood by a run less that by the first, paired: the mean over instances, and its standard error."""
+        """The paired difference of a run's log-likelihood minus the first run's: its mean and standard error."""
         return mean_and_error(other.likelihood(proposal).values - self.scored[0].likelihood(proposal).values)
 
     def milliseconds(self, one: ScoredRun) -> float:
-        """The time of inference for a batch: the fastest of many calls, which no other work on the machine slowed."""
+        """The inference time of a batch: the fastest of many calls, which other work on the machine slowed least."""
         return 1000 * self.times[one.name].fastest
 
     def time_ratio(self, one: ScoredRun) -> float:
-        """The same relative to the first run's."""
+        """The inference time relative to the first run's."""
         return self.milliseconds(one) / self.milliseconds(self.scored[0])
 
 
@@ -135,14 +134,14 @@ def compare(
 
 
 def _times(scored: Sequence[ScoredRun], data: DataSet, seed: int) -> dict[str, Timing]:
-    """How long each run takes to infer the codes of a batch, on the CPU."""
+    """The time that each run takes to infer the codes of a batch on the CPU."""
     with seeded(seed):
         models = {one.name: one.vae for one in scored}
         return inference_times(models, data.test[:BATCH], repeats=REPEATS, most_seconds=MOST_SECONDS)
 
 
 def _opened(folders: Sequence[Path]) -> list[Run]:
-    """At least one run, none of them twice."""
+    """Open the runs in the folders, at least one and none of them twice."""
     if not folders:
         raise InputError("a report needs at least one run: give its folder")
     places = [folder.resolve() for folder in folders]
@@ -153,7 +152,7 @@ def _opened(folders: Sequence[Path]) -> list[Run]:
 
 
 def _data(runs: Sequence[Run], location: str | os.PathLike[str] | None) -> DataSet:
-    """The data of all runs, from the first place where it still is."""
+    """The data of all runs, from the first location where it is found."""
     errors = []
     for run in runs:
         try:
@@ -167,7 +166,7 @@ def _data(runs: Sequence[Run], location: str | os.PathLike[str] | None) -> DataS
 
 
 def score_rows(comparison: Comparison) -> list[list[str]]:
-    """The comparison, line by line; a label that begins with a dot is a detail of the row above."""
+    """The rows of the comparison; a label that begins with a dot is a detail of the row above."""
     scored, noun = comparison.scored, comparison.noun
     total, count = len(comparison.data.test), len(scored[0].chosen)
     names = {name for one in scored for name in one.of_chosen}
@@ -176,20 +175,20 @@ def score_rows(comparison: Comparison) -> list[list[str]]:
         return [f"{label}\n{note}", *cells]
 
     rows: list[list[str]] = []
-    said: set[str] = set()
+    explained: set[str] = set()
     for score, detail in scores.shown_scores(names):
         found = [one.column(score.name) for one in scored]
         of_all = any(score.name in one.encoder.columns for one in scored)
         where = "" if detail else f"; on {f'all {total:,}' if of_all else comparison.refined_count}"
         label = f"· {score.title}" if detail else score.title[:1].upper() + score.title[1:]
         cells = ["—" if values is None else score.text(values) for values in found]
-        rows.append(row(label, "" if score.reading in said else score.reading + where, cells))
-        said.add(score.reading)  # what both proposals have is explained once
+        rows.append(row(label, "" if score.reading in explained else score.reading + where, cells))
+        explained.add(score.reading)  # a score that both proposals have is explained once
         if score.name == "refined_log_likelihood" and count < total:
             rows.append(
                 row(
                     f"· with the encoder’s proposals, same {count:,}",
-                    "to compare with the line above",
+                    "for comparison with the row above",
                     [score.text(one.of_chosen["log_likelihood"]) for one in scored],
                 )
             )
@@ -200,20 +199,20 @@ def score_rows(comparison: Comparison) -> list[list[str]]:
         row("Training time", "of all epochs, on the machine that trained it", [_time(one) for one in scored]),
         row(
             "Best epoch",
-            f"whose weights are shown: the best on validation {noun}s",
+            f"the best on validation {noun}s, whose weights are used here",
             [f"{one.history.best} of {len(one.history.epochs)}" if one.history.best else "—" for one in scored],
         ),
     ]
 
 
 def _time_rows(comparison: Comparison) -> list[list[str]]:
-    """How long inference takes, beside the first run; no row for one run."""
+    """The row of inference times relative to the first run; none for a single run."""
     if not comparison.times:
         return []
     first, *others = comparison.scored
     batch = min(BATCH, len(comparison.data.test))
     note = (
-        f"of a batch of {batch} on the CPU: to encode it and draw one code for each {comparison.noun}; in brackets "
+        f"for a batch of {batch} on the CPU: encoding it and drawing one code per {comparison.noun}; in brackets, "
         f"relative to {first.name}; lower is better"
     )
     cells = [f"{comparison.milliseconds(one):.2f} ms ({comparison.time_ratio(one):.2f}×)" for one in others]
@@ -221,11 +220,11 @@ def _time_rows(comparison: Comparison) -> list[list[str]]:
 
 
 def units(comparison: Comparison) -> str:
-    """A sentence on the units of the bits per dimension; empty if all likelihoods are probabilities."""
+    """A sentence about the units of the bits per dimension; empty if all likelihoods are probabilities."""
     if not any(one.run.model.density for one in comparison.scored):
         return ""
     unit = "grey levels from 0 to 255" if comparison.data.scaling.kind == "pixels" else "the units of the data"
-    return f"Bits per dimension are those of a density in {unit}, so they can be below zero. "
+    return f"Bits per dimension refer to a density in {unit}, so they can be negative. "
 
 
 def _time(one: ScoredRun) -> str:
@@ -238,7 +237,7 @@ def _time(one: ScoredRun) -> str:
 
 
 def _paired(comparison: Comparison, other: ScoredRun, proposal: str) -> str:
-    """A paired difference in words that claim no more than it shows."""
+    """A paired difference with its significance, in words."""
     mean, stderr = comparison.difference(other, proposal)
     if not stderr > 0:
         return f"{_signed(mean, math.nan)} nats"
@@ -252,23 +251,23 @@ def _signed(mean: float, stderr: float) -> str:
     return ("+" if mean >= 0 else "") + plus_minus(mean, stderr)
 
 
-OTHER_KIND = "their likelihoods are of different kinds, a density and a probability, which cannot be compared"
+OTHER_KIND = "their likelihoods are of different kinds, a density and a probability, and cannot be compared"
 
 
 def verdict(comparison: Comparison) -> str:
-    """Which of two models is better, if that can be said."""
+    """The paired differences of two runs, and whether they are significant."""
     first, other = comparison.scored
     if not comparison.comparable(other):
         return f"{other.name} and {first.name}: {OTHER_KIND}."
     return (
-        f"Log-likelihood by {other.name} less that by {first.name}, {comparison.noun} by {comparison.noun}: "
+        f"Log-likelihood of {other.name} minus that of {first.name}, paired by {comparison.noun}: "
         f"{_paired(comparison, other, 'encoder')}. With refined proposals, on {comparison.refined_count}: "
         f"{_paired(comparison, other, 'refined')}. {_caveat(comparison)}"
     )
 
 
 def summary(comparison: Comparison) -> str:
-    """Which of several models are better than the first."""
+    """Which of several runs are better or worse than the first."""
     first, *others = comparison.scored
     groups: dict[str, list[str]] = {}
     for other in others:
@@ -282,23 +281,23 @@ def summary(comparison: Comparison) -> str:
         groups.setdefault(group, []).append(other.name)
     order = ("better", "worse", "not significantly different", "not comparable")
     found = "; ".join(f"{group} — {listed(groups[group])}" for group in order if group in groups)
-    return (
-        f"Compared with {first.name} by refined log-likelihood, {comparison.noun} by {comparison.noun}: {found}. "
-        + _caveat(comparison)
+    return f"Compared with {first.name} in refined log-likelihood, paired by {comparison.noun}: {found}. " + _caveat(
+        comparison
     )
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names that may hold commas themselves."""
+    """Names as a list that is clear even if they contain commas."""
     return (" and " if len(names) == 2 else " · ").join(names)
 
 
 def _caveat(comparison: Comparison) -> str:
-    return f"The errors cover the choice of test {comparison.noun}s only: with another seed, the sign may turn."
+    errors = f"The standard errors cover only the choice of test {comparison.noun}s"
+    return f"{errors}: training with another seed may change the sign."
 
 
 def differences(comparison: Comparison) -> Table:
-    """Every other run's paired difference to the first."""
+    """The paired difference of every other run to the first, as a table."""
     first, *others = comparison.scored
     rows = []
     for other in others:
@@ -307,14 +306,12 @@ def differences(comparison: Comparison) -> Table:
             for proposal in ("encoder", "refined")
         ]
         rows.append([other.name, *cells])
-    caption = (
-        f"Log-likelihood less that by {first.name}, {comparison.noun} by {comparison.noun}: nats ± standard error."
-    )
+    caption = f"Log-likelihood minus that of {first.name}, paired by {comparison.noun}: nats ± standard error."
     return Table(["", "encoder’s proposals", "refined"], rows, caption)
 
 
 def caution(comparison: Comparison) -> str:
-    """How far to believe the estimates."""
+    """How far the estimates can be trusted."""
     encoder, refined = (
         max(share_above(one.likelihood(proposal).khat) for one in comparison.scored)
         for proposal in ("encoder", "refined")
@@ -323,7 +320,7 @@ def caution(comparison: Comparison) -> str:
 
 
 def relation(comparison: Comparison, one: ScoredRun) -> str:
-    """What the uncertainty says about the inference gap, in words that claim no more than it shows."""
+    """How the uncertainty is correlated with the inference gap, in words."""
     gap = one.of_chosen["inference_gap"]
     found = Correlation.of(one.of_chosen["uncertainty"], gap)
     baseline = Correlation.of(-one.of_chosen["elbo"], gap)
@@ -332,5 +329,5 @@ def relation(comparison: Comparison, one: ScoredRun) -> str:
         return f"Uncertainty against the inference gap: {count} cannot be ranked."
     return (
         f"Uncertainty of {one.name} against its inference gap: Spearman correlation {found} over {count} of the test "
-        f"part, so {found.in_words('where the gap is larger')}. The negative ELBO, the baseline, has {baseline}."
+        f"part, so {found.in_words('where the gap is larger')}. For the negative ELBO, the baseline, it is {baseline}."
     )

@@ -1,4 +1,4 @@
-"""The pictures of scored runs: test images and what the models make of them, curves, and the inference gap."""
+"""The figures of scored runs: test images with reconstructions, samples, curves, and the inference gap."""
 
 import math
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from gpin.runs.rows import batches, spread_rows
 __all__ = ["Display", "curves", "inference_gap", "pngs", "reconstructions", "samples", "tiles", "uncertainty_strip"]
 
 SIDE = 96
-"""Pixels of an image's longer side, above which every second, third, … is left out."""
+"""The longest side of an image in pixels; larger images are subsampled."""
 STRIP = 640
-"""Pixels of a row of images, at most."""
+"""The largest width of a row of images in pixels."""
 
 
 @dataclass(frozen=True)
 class Display:
-    """How what the model sees becomes an image to look at: in the units of the data, from `low`, black, to `high`."""
+    """How model inputs are displayed as images: in the units of the data, `low` is black and `high` is white."""
 
     scaling: Scaling
     low: float
@@ -32,7 +32,7 @@ class Display:
 
     @classmethod
     def of(cls, rows: Rows) -> "Display":
-        """Pixels and what lies in [0, 1] as it is; all else by the range of these images."""
+        """The display of these images: pixels and values in [0, 1] unchanged, other values by their range."""
         scaling = rows.scaling
         if scaling.kind == "pixels":
             return cls(scaling, 0.0, 255.0)
@@ -45,24 +45,24 @@ class Display:
         return cls(scaling, low, high if high > low else low + 1)
 
     def __call__(self, x: Tensor) -> np.ndarray:
-        """`(count, channels, height, width)` in [0, 1], no larger than is worth looking at."""
+        """Images `(count, channels, height, width)` for display, scaled to [0, 1] and subsampled if large."""
         values = self.scaling.undo(x).astype(np.float64)
         step = math.ceil(max(values.shape[2:]) / SIDE)
         return (values[:, :, ::step, ::step] - self.low) / (self.high - self.low)
 
 
 def columns(shape: tuple[int, ...]) -> int:
-    """Images a row: ten, or fewer where they are large."""
+    """The number of images per row: ten, or fewer if they are large."""
     width = min(shape[2], SIDE)
     return max(4, min(10, STRIP // width))
 
 
 def reconstructions(scored: Sequence[ScoredRun], data: DataSet, display: Display) -> list[tuple[str, bytes, str]]:
-    """Test images at even distances, then what each run makes of them: titles, PNG files, descriptions."""
+    """Evenly spaced test images, then their reconstructions by each run: titles, PNG files, descriptions."""
     (x,) = batches(spread_rows(data.test, columns(data.shape)))
     strips = [("Image", _strip(display(x)), "Test images")]
     for one in scored:
-        with seeded(0):  # some methods draw noise to find their answer
+        with seeded(0):  # inference is stochastic for some methods
             rebuilt = one.vae.reconstruct(x)
         strips.append((one.name, _strip(display(rebuilt)), f"The same images, reconstructed by {one.name}"))
     return strips
@@ -92,20 +92,20 @@ def tiles(one: ScoredRun, data: DataSet, display: Display, count: int) -> list[T
     found = []
     for i, image, again in zip(chosen.tolist(), display(x), display(one.vae.reconstruct(x)), strict=True):
         value = f"{one.uncertainty[i].item():#.2g}"
-        pictures = [image_png(image_grid(each[None], columns=1)) for each in (image, again)]
+        pictures = [image_png(image_grid(pixels[None], columns=1)) for pixels in (image, again)]
         found.append(Tile(pictures, f"Test image {i} and its reconstruction, uncertainty {value}", value))
     return found
 
 
 def curves(scored: Sequence[ScoredRun], noun: str) -> plots.Figure:
-    """The ELBO by epoch, of the runs whose history is known; every run keeps its colour."""
+    """The ELBO of each run by epoch, in the colour of the run."""
     lines = {one.name: {"validation": one.history.validation, "training": one.history.train} for one in scored}
     marks = {one.name: one.history.best for one in scored if one.history.best}
     return plots.curves(lines, "epoch", f"ELBO, nats {noun}", marks)
 
 
 def inference_gap(one: ScoredRun, index: int) -> plots.Figure:
-    """Uncertainty against the inference gap, in the run's colour."""
+    """Uncertainty against the inference gap, in the colour of the run."""
     uncertainty = one.of_chosen["uncertainty"]
     return plots.scatter(
         uncertainty,
@@ -118,7 +118,7 @@ def inference_gap(one: ScoredRun, index: int) -> plots.Figure:
 
 
 def uncertainty_strip(one: ScoredRun, data: DataSet, display: Display) -> plots.Figure:
-    """A picture ten inches wide: test images from certain to uncertain, each above its reconstruction."""
+    """Test images from certain to uncertain, each above its reconstruction, in a figure ten inches wide."""
     assert one.uncertainty is not None
     x = data.test[:]
     with seeded(0):
@@ -129,12 +129,12 @@ def uncertainty_strip(one: ScoredRun, data: DataSet, display: Display) -> plots.
         display(rebuilt),
         columns=12,
         rows=2,
-        title=f"Test images, the reconstructions of {one.name} below, and its uncertainty above",
+        title=f"Test images, with the uncertainty of {one.name} above and its reconstructions below",
     )
 
 
 def pngs(scored: Sequence[ScoredRun], data: DataSet, noun: str, seed: int) -> dict[str, bytes]:
-    """The pictures of runs on images as PNG files, by name."""
+    """The figures of runs on images as PNG files, by name."""
     display = Display.of(data.test)
     (x,) = batches(spread_rows(data.test, columns(data.shape)))
     found = {"curves": plots.png(curves(scored, noun))}

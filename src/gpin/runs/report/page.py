@@ -1,4 +1,4 @@
-"""`write_report`: one self-contained page that compares runs on the same data, and below each figure how to read it."""
+"""`write_report`: one self-contained page that compares runs on the same data and explains each figure."""
 
 import os
 from collections.abc import Sequence
@@ -32,13 +32,13 @@ from gpin.runs.rows import random_rows, spread_rows
 __all__ = ["compose", "write_report"]
 
 MOST = 5
-"""Instances side by side that are the most uncertain."""
+"""The number of most uncertain instances that are shown."""
 COLUMNS = 10
-"""Columns of a table's instances that are shown."""
+"""The number of columns that are shown for an instance of a table."""
 DESCRIBED = 20
-"""Columns of a table whose means and deviations are shown."""
+"""The number of columns whose means and standard deviations are shown."""
 DRAWS = 10_000
-"""Samples whose means and deviations are shown."""
+"""The number of samples from which means and standard deviations are computed."""
 
 
 def write_report(
@@ -51,16 +51,16 @@ def write_report(
     data: str | os.PathLike[str] | None = None,
     tell: Tell = to_stderr,
 ) -> None:
-    """Write the page about one or several runs, whole or not at all, as `gpin report` does.
+    """Write the page about one or more runs, as `gpin report` does.
 
     Arguments:
-        runs: The folders of the runs; the others are compared with the first.
+        runs: The folders of the runs, where the others are compared with the first.
         out: The file to write.
-        samples: K, the proposals for each instance's log-likelihood.
-        limit: Test instances that get a refined log-likelihood, at most; None for all.
-        seed: The seed of all noise, and of the choice of these instances.
-        data: Where the data is now, if it has moved.
-        tell: Called with each sentence that the user should read.
+        samples: K, the number of proposals for each log-likelihood.
+        limit: The largest number of test instances with a refined log-likelihood; None for all.
+        seed: The seed of all noise and of the choice of these instances.
+        data: The new location of the data, if it has moved.
+        tell: Called with each message for the user.
     """
     out = as_path(out, "the page")
     check_output(out, "a page")
@@ -72,11 +72,11 @@ def write_report(
 
 
 def compose(comparison: Comparison) -> Page:
-    """The page that tells what came out."""
+    """The page about a comparison."""
     page = Page(
         _title(comparison),
         lead=lead(comparison),
-        foot="Made by gpin. The page needs nothing else: it can be mailed, printed and kept as it is.",
+        foot="Made by gpin. This page is self-contained: it can be sent, printed and archived as a single file.",
     )
     _scores(page, comparison)
     _curves(page, comparison)
@@ -85,14 +85,14 @@ def compose(comparison: Comparison) -> Page:
         _pictures(page, comparison, display)
     elif comparison.images:
         page.section("Reconstructions and samples").text(
-            f"An image of {comparison.data.shape[0]} channels is neither grey nor coloured, so none is shown."
+            f"Images of {comparison.data.shape[0]} channels are neither grey nor coloured, so they are not shown."
         )
     else:
         _rebuilt_rows(page, comparison)
         _drawn_columns(page, comparison)
-    knowing = [i for i, one in enumerate(comparison.scored) if one.uncertainty is not None]
-    for i in knowing:
-        one, alone = comparison.scored[i], len(knowing) == 1
+    with_uncertainty = [i for i, one in enumerate(comparison.scored) if one.uncertainty is not None]
+    for i in with_uncertainty:
+        one, alone = comparison.scored[i], len(with_uncertainty) == 1
         if display is None:
             _most_uncertain(page, comparison, one)
         else:
@@ -103,11 +103,11 @@ def compose(comparison: Comparison) -> Page:
 
 
 def _display(comparison: Comparison) -> figures.Display | None:
-    """How images are shown, by the range of some of them; None for what cannot be a picture."""
+    """How images are displayed, by the range of some of them; None for data that cannot be shown as images."""
     if not comparison.images or comparison.data.shape[0] not in (1, 3):
         return None
-    few = random_rows(comparison.data.test, len(comparison.scored[0].chosen), comparison.seed)
-    return figures.Display.of(few)
+    subset = random_rows(comparison.data.test, len(comparison.scored[0].chosen), comparison.seed)
+    return figures.Display.of(subset)
 
 
 def _title(comparison: Comparison) -> str:
@@ -122,30 +122,30 @@ def _in_words(count: int) -> str:
 
 
 def lead(comparison: Comparison) -> list[str]:
-    """What is shown or compared, for those who have not met it before; terminal and page begin with it."""
+    """The paragraphs that introduce the data and the models, on the page and in the terminal."""
     data, scored = comparison.data, comparison.scored
     shape = "×".join(map(str, data.shape[1:] if comparison.images else data.shape))
     channels = f" and {data.shape[0]} channels" if comparison.images and data.shape[0] > 1 else ""
     each = f"{shape} pixels{channels}" if comparison.images else f"{shape} column{'' if data.shape[0] == 1 else 's'}"
     who = "A variational autoencoder" if len(scored) == 1 else f"{_in_words(len(scored))} variational autoencoders"
     paragraphs = [
-        f"{who} learnt {data.source.name}: {comparison.several(len(data.train))} of {each} to train on, "
-        f"{len(data.validation):,} to validate. Unless said otherwise, the numbers below are from the "
-        f"{len(data.test):,} of the test part, which training never saw.",
+        f"{who} trained on {data.source.name}: {comparison.several(len(data.train))} of {each} for training, "
+        f"{len(data.validation):,} for validation. Unless stated otherwise, the numbers below are for the "
+        f"{comparison.several(len(data.test))} of the test part, which were not used in training.",
         _encoders(comparison),
     ]
     for one in scored:
         if not one.finished:
             done, asked = len(one.history.epochs), one.run.settings.training.epochs
             paragraphs.append(
-                f"{one.name} is not finished: it has trained {done} of {asked} epochs, and what is shown are its best "
-                "weights so far."
+                f"{one.name} is not finished: it has trained for {done} of {asked} epochs, and its best weights so far "
+                "are used here."
             )
     return paragraphs
 
 
 def _encoders(comparison: Comparison) -> str:
-    """What the encoders are, and whether the runs differ in anything else."""
+    """The encoders of the runs, and whether the runs differ in anything else."""
     scored = comparison.scored
     what = f"the encoder, the network that infers the latent code of {comparison.one}"
     named = listed([f"{one.name} ({type(one.vae.inference).title.partition(': ')[2]})" for one in scored])
@@ -156,7 +156,7 @@ def _encoders(comparison: Comparison) -> str:
     else:
         about = f"The methods of {what}, are {named}."
     certain = [one.name for one in scored if one.uncertainty is not None]
-    return about + (f" Each answer of {listed(certain)} comes with its uncertainty." if certain else "")
+    return about + (f" Each posterior inferred by {listed(certain)} comes with its uncertainty." if certain else "")
 
 
 # Scores ----------------------------------------------------------------------------------------------
@@ -172,10 +172,11 @@ def _scores(page: Page, comparison: Comparison) -> None:
         section.text(summary(comparison), kind="key")
         section.table(differences(comparison))
     section.text(
-        f"The log-likelihood is the score: how probable the model finds {comparison.one} that it has never seen. It "
-        f"cannot be computed, only estimated from {comparison.samples} proposed codes per {comparison.noun}: those of "
-        f"the encoder, or better ones, found for each {comparison.noun} by Gauss–Newton steps. The effective samples "
-        f"say how many proposals matter; k̂ warns where too few do. {units(comparison)}{caution(comparison)}",
+        f"The log-likelihood measures how probable the model finds {comparison.one} that it has never seen. It cannot "
+        f"be computed exactly, so it is estimated from {comparison.samples} proposed codes per {comparison.noun}: "
+        f"those of the encoder, or better ones that Gauss–Newton steps find for each {comparison.noun}. The effective "
+        "sample size is the number of proposals that matter; k̂ warns if it is too small. "
+        f"{units(comparison)}{caution(comparison)}",
         kind="note",
     )
 
@@ -187,21 +188,21 @@ def _curves(page: Page, comparison: Comparison) -> None:
     scored = comparison.scored
     section = page.section("How it learnt" if len(scored) == 1 else "How they learnt")
     if not any(one.history.epochs for one in scored):
-        section.text("The history of training is no longer in the run’s folder.")
+        section.text("The training history is no longer in the folder of the run.")
         return
     drawn = plots.svg(figures.curves(scored, comparison.one))
     section.drawing(drawn, alt="Learning curves: the ELBO by epoch.")
     lost = [one.name for one in scored if not one.history.epochs]
     if lost:
-        section.text(f"The history of training is no longer in the folder of {listed(lost)}.")
+        section.text(f"The training history is no longer in the folder of {listed(lost)}.")
     several = len({one.run.model.method for one in scored}) > 1
     rising = [one.name for one in scored if one.finished and 0 < one.history.best == len(one.history.epochs)]
     section.text(
         f"The ELBO by epoch, on validation {comparison.noun}s (solid) and training {comparison.noun}s (dashed). A dot "
-        "marks the epoch whose weights were kept, the best in validation. Where dashed and solid part, a model begins "
-        "to learn its training part by heart."
-        + (" Bounds differ in what they leave out, so compare heights within a method only." if several else "")
-        + (f" The last epoch was the best of {listed(rising)}: longer training may help." if rising else ""),
+        "marks the epoch whose weights were kept, the best in validation. Where the dashed curve leaves the solid one, "
+        "the model begins to overfit."
+        + (" The bounds of different methods are not comparable: compare only curves of one method." if several else "")
+        + (f" The last epoch of {listed(rising)} was the best: longer training may help." if rising else ""),
         kind="note",
     )
 
@@ -214,8 +215,8 @@ def _pictures(page: Page, comparison: Comparison, display: figures.Display) -> N
     section = page.section("Reconstructions")
     section.strips(figures.reconstructions(scored, data, display))
     section.text(
-        f"Test images, and each painted again from the {_codes(scored)} numbers that the encoder made of it. Blur is "
-        "what the numbers did not keep.",
+        f"Test images and their reconstructions from the {_codes(scored)} numbers of the latent code. Blur shows what "
+        "the code does not retain.",
         kind="note",
     )
     section = page.section("Samples")
@@ -223,8 +224,8 @@ def _pictures(page: Page, comparison: Comparison, display: figures.Display) -> N
         (one.name, figures.samples(one, display, comparison.seed), f"Samples of {one.name}") for one in scored
     )
     section.text(
-        "Images that are in no data set: painted from a code drawn at random. The more they look like the test images "
-        "above, the better the model knows them.",
+        "New images, decoded from codes drawn at random. The more they look like the test images above, the better the "
+        "model.",
         kind="note",
     )
 
@@ -234,24 +235,24 @@ def _pictures(page: Page, comparison: Comparison, display: figures.Display) -> N
 
 def _rebuilt_rows(page: Page, comparison: Comparison) -> None:
     data, scored = comparison.data, comparison.scored
-    few = spread_rows(data.test, 3)
-    x = few[:]
+    chosen = spread_rows(data.test, 3)
+    x = chosen[:]
     with seeded(comparison.seed):
         shown = [data.scaling.undo(x), *(data.scaling.undo(one.vae.reconstruct(x)) for one in scored)]
     section = page.section("Reconstructions")
-    for place, *beside in zip(few.rows.tolist(), *shown, strict=True):
-        head = [f"Row {place}", "as it is", *(one.name for one in scored)]
+    for place, *beside in zip(chosen.rows.tolist(), *shown, strict=True):
+        head = [f"Row {place}", "original", *(one.name for one in scored)]
         section.table(Table(head, _by_column(comparison, np.stack(beside))))
     section.text(
-        f"{_in_words(len(few))} test row{'' if len(few) == 1 else 's'} in the units of the data, and beside each what "
-        f"a model makes of the {_codes(scored)} numbers of its code. {_row_note(comparison)}"
+        f"{_in_words(len(chosen))} test row{'' if len(chosen) == 1 else 's'} in the units of the data, each next to "
+        f"its reconstructions from the {_codes(scored)} numbers of the latent code. {_row_note(comparison)}"
         + _left_out(comparison, COLUMNS),
         kind="note",
     )
 
 
 def _by_column(comparison: Comparison, values: np.ndarray) -> list[list[str]]:
-    """Instances `(n, columns)` side by side, a row for each of the first columns."""
+    """Instances `(n, columns)` side by side, one row for each of the first columns."""
     named = zip(comparison.columns[:COLUMNS], values.T, comparison.moments[1], strict=False)
     return [[name, *(number(value, spread) for value in column)] for name, column, spread in named]
 
@@ -274,15 +275,15 @@ def _drawn_columns(page: Page, comparison: Comparison) -> None:
     section.table(Table(head, rows))
     section.text(
         f"Mean and standard deviation of {len(data.test):,} test rows, and of {DRAWS:,} rows drawn from each model, "
-        "noise included, in the units of the data. A model that knows the data comes close; how columns hang together "
-        "is not seen here." + _left_out(comparison, DESCRIBED),
+        "noise included, in the units of the data. A good model comes close; dependences between columns are not shown "
+        "here." + _left_out(comparison, DESCRIBED),
         kind="note",
     )
 
 
 def _row_note(comparison: Comparison) -> str:
     part = "data" if comparison.data.source.test is None else "data’s test part"
-    return f"Numbers of {comparison.noun}s are those in the {part}, from 0."
+    return f"{comparison.noun.capitalize()}s are numbered as in the {part}, from 0."
 
 
 def _left_out(comparison: Comparison, shown: int) -> str:
@@ -294,19 +295,19 @@ def _left_out(comparison: Comparison, shown: int) -> str:
 
 
 WHAT = (
-    "Uncertainty is the variance of the encoder’s own answer, summed over the latent dimensions; it comes with the "
-    "answer, from one pass through the encoder."
+    "Uncertainty is the variance of the encoder’s own output, summed over the latent dimensions; one pass through the "
+    "encoder gives both."
 )
 
 
 def _from_certain(page: Page, comparison: Comparison, one: ScoredRun, display: figures.Display, count: int) -> None:
     """`count` test images from certain to uncertain."""
-    section = page.section(f"What {one.name} is sure of")
+    section = page.section(f"What {one.name} is certain of")
     section.tiles(figures.tiles(one, comparison.data, display, count))
     section.text(
         f"Test images from the least uncertain to the most, at evenly spaced ranks among all "
-        f"{len(comparison.data.test):,}: the image, what {one.name} makes of it, and its uncertainty. {WHAT} See for "
-        "yourself whether the last look odder than the first.",
+        f"{len(comparison.data.test):,}: the image, its reconstruction by {one.name}, and its uncertainty. {WHAT} See "
+        "for yourself whether the last ones look more unusual than the first.",
         kind="note",
     )
 
@@ -320,7 +321,7 @@ def _most_uncertain(page: Page, comparison: Comparison, one: ScoredRun) -> None:
     rows = [["uncertainty", *(f"{one.uncertainty[i].item():#.2g}" for i in order[:MOST])]]
     if not comparison.images:
         rows += _by_column(comparison, comparison.data.scaling.undo(test.__getitems__(order[:MOST])))
-    section = page.section(f"What {one.name} is least sure of")
+    section = page.section(f"What {one.name} is least certain of")
     section.table(Table(["", *(f"{noun.capitalize()} {place}" for place in places[:MOST])], rows))
     median = f"{one.uncertainty.median().item():#.2g}"
     following = f" Next come {noun}s {', '.join(map(str, places[MOST:]))}." if places[MOST:] else ""
@@ -337,14 +338,15 @@ def _finds(page: Page, comparison: Comparison, one: ScoredRun, index: int, alone
     section = page.section(f"Does {'' if alone else f'{one.name}’s '}uncertainty find the difficult {noun}s?")
     section.drawing(
         plots.svg(figures.inference_gap(one, index)),
-        alt=f"Uncertainty of {one.name} against the inference gap, a point for each of {comparison.several(count)}.",
+        alt=f"Uncertainty of {one.name} against the inference gap, one point for each of {comparison.several(count)}.",
     )
     section.text(relation(comparison, one), kind="key")
-    line = "The line joins the medians of ten groups of equal size; where uncertainty finds the difficult, it rises. "
+    line = f"The line joins the medians of ten groups of equal size; it rises if uncertainty finds difficult {noun}s. "
     section.text(
-        f"Each point is a test {noun}. Its inference gap is the refined log-likelihood less the ELBO of the encoder’s "
-        f"posterior: what the encoder’s answer leaves out. {line if count >= 50 else ''}The negative ELBO is the "
-        "baseline to beat; it needs the decoder as well, and has an advantage, since it is part of the gap itself.",
+        f"Each point is a test {noun}. Its inference gap is the refined log-likelihood minus the ELBO of "
+        f"the encoder’s posterior: what is lost by using that posterior. {line if count >= 50 else ''}The negative "
+        "ELBO is the baseline to beat; it needs the decoder as well, and has an advantage, since it is part of the gap "
+        "itself.",
         kind="note",
     )
 
@@ -358,12 +360,12 @@ def _settings(page: Page, comparison: Comparison) -> None:
     section = page.section("Settings")
     different = differing(settings)
     if different:
-        rows = [[name, *(mine.get(name, "—") for mine in settings)] for name in different]
+        rows = [[name, *(own.get(name, "—") for own in settings)] for name in different]
         head = ["What differs", *(one.name for one in scored)]
         section.table(Table(head, rows, numeric=False, series=True))
-    shared = {name: value for mine in settings for name, value in mine.items() if name not in different}
+    shared = {name: value for own in settings for name, value in own.items() if name not in different}
     shape = "×".join(map(str, data.shape))
-    sizes = f"{len(data.train):,} to train, {len(data.validation):,} to validate, {len(data.test):,} to test"
+    sizes = f"{len(data.train):,} for training, {len(data.validation):,} for validation, {len(data.test):,} for testing"
     about = [
         ["data", f"{data.source.name}, {shape}: {sizes}"],
         ["scaling", _scaling(comparison)],
@@ -376,17 +378,17 @@ def _settings(page: Page, comparison: Comparison) -> None:
 
 
 def _owned(name: str, settings: Sequence[dict[str, str]]) -> str:
-    """A setting's name, and whose it is where not all have it."""
-    owners = list(dict.fromkeys(mine["method"] for mine in settings if name in mine))
-    return name if all(name in mine for mine in settings) else f"{name} ({', '.join(owners)})"
+    """The name of a setting, with the methods that have it if not all do."""
+    owners = list(dict.fromkeys(own["method"] for own in settings if name in own))
+    return name if all(name in own for own in settings) else f"{name} ({', '.join(owners)})"
 
 
 def _scaling(comparison: Comparison) -> str:
     scaling = comparison.data.scaling
     return {
         "pixels": "pixels: bytes divided by 255",
-        "standardised": "standardised by the training part: mean 0, variance 1"
-        + ("" if comparison.images else ", each column by itself"),
+        "standardised": "standardised to mean 0 and variance 1 in the training part"
+        + ("" if comparison.images else ", separately for each column"),
         "binary": "binary: 0 or 1",
         "none": "none",
     }[scaling.kind]

@@ -1,4 +1,4 @@
-"""A trained run with its scores on test instances, which training never saw.
+"""A trained run with its scores on test instances.
 
 The test part is read in batches, so that it is never in memory as a whole.
 """
@@ -30,17 +30,17 @@ __all__ = ["ScoredRun", "column_moments", "score_run"]
 
 @dataclass(frozen=True, eq=False)
 class ScoredRun:
-    """A run with its best weights, and what they make of the test part.
+    """A run with its best weights and their scores on the test part.
 
     Attributes:
-        name: Short, and no other run's on the same page.
-        run: As its folder describes it.
+        name: A short name, unique on the page.
+        run: The run as its folder describes it.
         vae: The model.
-        history: Of its training; empty where the folder no longer has it.
-        finished: Whether training came to its end.
-        encoder: Scores of all N test instances, by proposals of the encoder: those of `gpin evaluate`.
-        chosen: Which test instances have refined scores too, `(n,)`, ascending.
-        refined: Scores of these by proposals fitted to each.
+        history: The history of the training; empty if it is no longer in the folder.
+        finished: Whether training is finished.
+        encoder: The scores of all N test instances with the encoder's proposals, as in `gpin evaluate`.
+        chosen: The indices of the test instances that also have refined scores, `(n,)`, ascending.
+        refined: The scores of these instances with refined proposals.
     """
 
     name: str
@@ -54,11 +54,11 @@ class ScoredRun:
 
     @property
     def parameters(self) -> int:
-        """How many numbers it has learnt."""
+        """The number of parameters of the model."""
         return sum(p.numel() for p in self.vae.parameters())
 
     def likelihood(self, proposal: str) -> LogLikelihood:
-        """Log-likelihoods by where the proposals came from, "encoder" or "refined"."""
+        """The log-likelihoods with one kind of proposal, "encoder" or "refined"."""
         return (self.encoder if proposal == "encoder" else self.refined).log_likelihood
 
     @property
@@ -68,12 +68,12 @@ class ScoredRun:
 
     @cached_property
     def of_chosen(self) -> Columns:
-        """Scores of the chosen instances, each `(n,)`: all that either proposal gives, and what both together give."""
+        """The scores of the chosen instances, each `(n,)`: those of either proposal, and those that need both."""
         encoder = {name: values[self.chosen] for name, values in self.encoder.columns.items()}
         return with_derived({**self.refined.columns, **encoder})
 
     def column(self, score: str) -> Tensor | None:
-        """A score of all test instances, or of the chosen ones if all do not have it; None for a run without it."""
+        """A score of all test instances, or of the chosen ones if only they have it; None if the run lacks it."""
         return self.encoder.columns.get(score, self.of_chosen.get(score))
 
 
@@ -81,22 +81,22 @@ class ScoredRun:
 def score_run(
     name: str, run: Run, data: DataSet, *, samples: int, limit: int | None, seed: int, tell: Tell
 ) -> ScoredRun:
-    """Measure a run's best weights, with the same noise for every run.
+    """Score a run's best weights, with the same noise for every run.
 
     Arguments:
-        name: What to call it.
-        run: What to measure.
-        data: Its data.
-        samples: K, the proposals of a log-likelihood.
-        limit: Test instances that get refined scores, at most, chosen at random.
-        seed: Of all noise and of the choice.
-        tell: Called with each sentence that the user should read.
+        name: The name of the run on the page.
+        run: The run to score.
+        data: The data of the run.
+        samples: K, the number of proposals for each log-likelihood.
+        limit: The largest number of test instances with refined scores, chosen at random.
+        seed: The seed of all noise and of the choice of instances.
+        tell: Called with each message for the user.
     """
     vae = run.load(tell).to(device_named(None))
     history, finished = _history(run, tell)
-    few, volume = random_rows(data.test, limit, seed), run.log_volume
+    chosen, volume = random_rows(data.test, limit, seed), run.log_volume
     encoder = evaluate(vae, data.test, samples=samples, seed=seed, log_volume=volume)
-    refined = evaluate(vae, few, samples=samples, proposal="refined", seed=seed, log_volume=volume)
+    refined = evaluate(vae, chosen, samples=samples, proposal="refined", seed=seed, log_volume=volume)
     return ScoredRun(
         name,
         run,
@@ -104,17 +104,17 @@ def score_run(
         history,
         finished,
         _evaluation_on_cpu(encoder),
-        torch.from_numpy(np.flatnonzero(np.isin(data.test.rows, few.rows))),
+        torch.from_numpy(np.flatnonzero(np.isin(data.test.rows, chosen.rows))),
         _evaluation_on_cpu(refined),
     )
 
 
 def _history(run: Run, tell: Tell) -> tuple[History, bool]:
-    """What happened in training, and whether it is finished; a saved model is, whatever became of the checkpoints."""
+    """The history of the training and whether it is finished, which a saved model is even without checkpoints."""
     try:
         history, finished = run.history(tell)
     except InputError as error:
-        tell(f"{error}; the page does without the history of its training")
+        tell(f"{error}; the page is written without the history of its training")
         history, finished = History(), False
     return history, finished or (not history.epochs and (run.folder / "model").exists())
 
@@ -133,7 +133,7 @@ def _evaluation_on_cpu(found: Evaluation) -> Evaluation:
 
 
 def column_moments(parts: Iterable[Tensor], scaling: Scaling) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of every column in the units of the data, from batches in those of the model."""
+    """The mean and standard deviation of every column in the units of the data, from batches in model units."""
     count, mean, squares = 0, torch.zeros(()), torch.zeros(())
     for part in parts:
         x, size, total = part.double(), len(part), count + len(part)

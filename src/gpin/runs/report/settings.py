@@ -1,4 +1,4 @@
-"""In what several runs differ: whether they can be compared, what to call them, and their settings side by side."""
+"""How several runs differ: whether they can be compared, their names, and their settings side by side."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ __all__ = ["differing", "flat_settings", "refuse_other_data", "short_names", "su
 
 
 def refuse_other_data(runs: Sequence[Run]) -> None:
-    """Raise unless all runs learnt from the same data, read, scaled and split alike."""
+    """Raise InputError unless all runs were trained on the same data, read, scaled and split in the same way."""
     first = runs[0]
     for other in runs[1:]:
         both = f"{first.folder} and {other.folder}"
@@ -23,30 +23,30 @@ def refuse_other_data(runs: Sequence[Run]) -> None:
         if other.settings.data != first.settings.data:
             a, b = (_flat(run.settings.data.model_dump(mode="json")) for run in (first, other))
             name = next(key for key in {**a, **b} if a.get(key) != b.get(key))
-            said = {"seed": "split_seed"}.get(name, name.removeprefix("source."))
+            option = {"seed": "split_seed"}.get(name, name.removeprefix("source."))
             raise InputError(
-                f"{both} read, scaled or split the same data differently ({said} is {_text(a.get(name))} and "
+                f"{both} read, scaled or split the same data differently ({option} is {_text(a.get(name))} and "
                 f"{_text(b.get(name))}), so their numbers cannot be compared: make one page for each"
             )
 
 
 def short_names(runs: Sequence[Run]) -> list[str]:
-    """What to call each run: its method, and where that is another's too, what tells them apart."""
+    """A name for each run: its method, and the settings that distinguish it from others of the same method."""
     names = [run.model.method for run in runs]
     for method in dict.fromkeys(names):
         group = [i for i, run in enumerate(runs) if run.model.method == method]
         if len(group) > 1:
-            for i, name in zip(group, _told_apart(method, [runs[i] for i in group]), strict=True):
+            for i, name in zip(group, _distinct_names(method, [runs[i] for i in group]), strict=True):
                 names[i] = name
     return names
 
 
-def _told_apart(method: str, runs: Sequence[Run]) -> list[str]:
-    """Names with as few settings as it takes: one is added where it tells more of the runs apart."""
+def _distinct_names(method: str, runs: Sequence[Run]) -> list[str]:
+    """Names with as few settings as needed: a setting is added only if it distinguishes more runs."""
     settings = [flat_settings(run) for run in runs]
     names, distinct = [method] * len(runs), 1
     for key in differing(settings):
-        longer = [f"{name}, {key} {mine.get(key, '—')}" for name, mine in zip(names, settings, strict=True)]
+        longer = [f"{name}, {key} {own.get(key, '—')}" for name, own in zip(names, settings, strict=True)]
         if len(set(longer)) > distinct:
             names, distinct = longer, len(set(longer))
     if distinct == len(runs):
@@ -57,7 +57,7 @@ def _told_apart(method: str, runs: Sequence[Run]) -> list[str]:
 
 
 def flat_settings(run: Run) -> dict[str, str]:
-    """Model and training with every option decided, as text by the name it has in `key=value`."""
+    """The settings of model and training, with every option resolved, as text by their names in `key=value`."""
     model = run.model
     likelihood = model.likelihood.model_dump(mode="json")
     training = run.settings.training.model_dump(mode="json")
@@ -76,18 +76,18 @@ def flat_settings(run: Run) -> dict[str, str]:
 
 
 def differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """Names of the settings that those who have them do not share, in order.
+    """The names of the settings that have different values in the runs that have them, in order.
 
     Example:
         >>> differing([{"method": "gp", "covariance": "full", "seed": "0"}, {"method": "vae", "seed": "0"}])
         ['method']
     """
-    names = dict.fromkeys(name for mine in settings for name in mine)
-    return [name for name in names if len({mine[name] for mine in settings if name in mine}) > 1]
+    names = dict.fromkeys(name for own in settings for name in own)
+    return [name for name in names if len({own[name] for own in settings if name in own}) > 1]
 
 
 def data_settings(config: DataConfig) -> dict[str, str]:
-    """What was chosen about the data, as text."""
+    """The settings of the data as text, without those that are not set."""
     found = _flat(config.model_dump(mode="json"))
     found["split_seed"] = found.pop("seed")
     return {
@@ -98,7 +98,7 @@ def data_settings(config: DataConfig) -> dict[str, str]:
 
 
 def surroundings(folder: Path) -> dict[str, str]:
-    """Versions and machine as the run's `environment.json` tells, empty where it cannot be read."""
+    """The versions and machine in the run's `environment.json`; empty if it cannot be read."""
     try:
         record = read_record(folder / "environment.json", FORMAT, VERSION, "a run's environment")
     except (InputError, OSError):
@@ -118,7 +118,7 @@ def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """As one would type it.
+    """A value as one would type it.
 
     Example:
         >>> _text(None), _text(0.0005), _text("full"), _text(True), _text([32, 64])
