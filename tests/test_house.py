@@ -27,6 +27,7 @@ FLOORS = [
     "special",
     "evaluation",
     "vae",
+    "building",
     "data",
     "training",
     "sklearn",

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpin._core.errors import InputError, StopTraining, TrainingError
+    from gpin.building import build, load
     from gpin.export import export
     from gpin.runs import open_run
     from gpin.runs.report import write_report
     from gpin.sklearn import GPVAE
     from gpin.training import fit
-    from gpin.vae import VAE, build, load
+    from gpin.vae import VAE
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,8 +31,8 @@ __all__ = [
 
 _HOMES = {
     "VAE": "gpin.vae",
-    "build": "gpin.vae",
-    "load": "gpin.vae",
+    "build": "gpin.building",
+    "load": "gpin.building",
     "fit": "gpin.training",
     "GPVAE": "gpin.sklearn",
     "export": "gpin.export",

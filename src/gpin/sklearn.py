@@ -17,11 +17,12 @@ from torch import Tensor
 from gpin._core.errors import InputError
 from gpin._core.inputs import positive_number, whole_number
 from gpin._core.seeding import seeded
+from gpin.building import VAEConfig, build, from_config
 from gpin.inference import method_named
 from gpin.likelihoods import LikelihoodConfig
 from gpin.networks import ArchitectureConfig, check_shape
 from gpin.training import fit
-from gpin.vae import VAE, VAEConfig, build, from_config
+from gpin.vae import VAE
 
 __all__ = ["GPVAE"]
 

@@ -26,11 +26,12 @@ from gpin._core.extras import installed_version
 from gpin._core.files import as_path, checksum, read_record, write_record
 from gpin._core.messages import Tell, to_stderr
 from gpin._core.seeding import seeded
+from gpin.building import VAEConfig, from_config, load
 from gpin.data import BENCHMARKS, DataSet, Scaling, open_source, split_and_scale
 from gpin.runs.settings import RunSettings
 from gpin.training import History
 from gpin.training.checkpoints import Checkpoint, Checkpoints
-from gpin.vae import VAE, VAEConfig, from_config, load
+from gpin.vae import VAE
 
 __all__ = ["Run", "as_run", "environment", "open_run", "versions"]
 

@@ -11,12 +11,13 @@ from gpin._core.devices import device_named
 from gpin._core.errors import BusyError, InputError, TrainingError, VersionError
 from gpin._core.files import as_path, remove_unfinished, write_record
 from gpin._core.messages import Tell, silent, to_stderr
+from gpin.building import build, load
 from gpin.data import DataSet, open_source, split_and_scale
 from gpin.runs.folder import FORMAT, VERSION, Run, environment, open_run
 from gpin.runs.settings import RunSettings
 from gpin.training import History, OnEpoch, fit
 from gpin.training.processes import Processes
-from gpin.vae import VAE, build, load
+from gpin.vae import VAE
 
 __all__ = ["train"]
 

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from gpin._core.errors import InputError
+from gpin.building import load
 from gpin.evaluation.grid import posteriors
 from gpin.experiments.execution.store import Store
 from gpin.experiments.protocols import Entry
 from gpin.report import plots
 from gpin.runs import open_run
-from gpin.vae import VAE, load
+from gpin.vae import VAE
 
 __all__ = ["uncertainty_figure"]
 

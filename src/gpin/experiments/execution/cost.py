@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from gpin._core.threads import threads
+from gpin.building import build
 from gpin.data import BENCHMARKS, split_rows
 from gpin.evaluation.grid import grid_scores
 from gpin.experiments.execution.jobs import Job
 from gpin.experiments.protocols import Entry, variant_named
 from gpin.report.tables import ResultTable
-from gpin.vae import VAE, build
+from gpin.vae import VAE
 
 __all__ = ["CostEstimate", "RunGroup", "estimate_cost"]
 

@@ -11,12 +11,12 @@ import torch
 from gpin._core.errors import InputError
 from gpin._core.files import checksum, read_record, write_record
 from gpin._core.threads import threads
+from gpin.building import build
 from gpin.data import BENCHMARKS
 from gpin.evaluation.timing import inference_times
 from gpin.experiments.execution.store import Store
 from gpin.experiments.protocols import Experiment, Protocol, variant_named
 from gpin.runs.folder import environment
-from gpin.vae import build
 
 __all__ = ["BATCH", "REFERENCE", "REPEATS", "measure_times", "read_times", "write_times"]
 
