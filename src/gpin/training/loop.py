@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from torch.utils.data import DataLoader
 from gpin._core.errors import InputError, StopTraining, TrainingError
 from gpin._core.files import as_path, checksum
 from gpin._core.identity import fingerprint
+from gpin._core.messages import to_stderr
 from gpin._core.seeding import seeded
 from gpin.data import Batches, hold_out
 from gpin.training.checkpoints import Checkpoint, Checkpoints
@@ -123,7 +123,7 @@ def fit(
     validation = Batches(x_val, config.batch_size)
     for x, _ in validation:  # report invalid data now and not after the first epoch
         vae.check(x)
-    store = None if folder is None else _Store(as_path(folder), processes, checkpoint_seconds, tell or _print)
+    store = None if folder is None else _Store(as_path(folder), processes, checkpoint_seconds, tell or to_stderr)
 
     with seeded(config.seed):
         saved = None if store is None else store.load(identity or _about(vae, training, validation, config), vae)
@@ -296,7 +296,3 @@ def _about(vae: VAE, training: Batches, validation: Batches, config: TrainingCon
 
 def _precisions(tensors: Mapping[str, Tensor]) -> set[torch.dtype]:
     return {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
-
-
-def _print(sentence: str) -> None:
-    print(f"gpin: {sentence}", file=sys.stderr)
