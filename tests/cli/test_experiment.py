@@ -277,7 +277,7 @@ def test_executors_are_given_their_options(gpin, here):
         (["digits", "--initialisations", "-1"], "initialisations must be a whole number of at least 1, got -1"),
         (["inference-time", "--splits", "2"], "it takes no --splits"),
         (["digits", "--protocol", "none"], "none"),
-        (["digits", "--store", "file"], "file is a file, and the store must be a folder"),
+        (["digits", "--store", "file"], "file is a file, but the store must be a folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -79,7 +79,7 @@ def _one_data_set(experiment):
 
 def test_workers_are_not_given_methods_that_they_do_not_know(toy, tmp_path):
     study = Study("digits", SMALL, tmp_path, latent_dim=2, rows=["toy"])
-    with pytest.raises(InputError, match=r"the method 'toy' is registered in this process alone.*`executor=serial`"):
+    with pytest.raises(InputError, match=r"the method 'toy' is registered only in this process.*`executor=serial`"):
         study.run("local", workers=1)
     assert list(tmp_path.iterdir()) == []
 
@@ -89,11 +89,11 @@ def test_workers_are_not_given_methods_that_they_do_not_know(toy, tmp_path):
     [
         ({}, {"executor": "slrum"}, "there is no executor 'slrum': choose one of serial, local, slurm, ray"),
         ({}, {"executor": "serial", "workers": 2}, "`workers` must be 1, got 2"),
-        ({}, {"address": "auto"}, "it goes with `executor=ray`"),
-        ({}, {"slurm": {"timeout_min": 1}}, "it goes with `executor=slurm`"),
+        ({}, {"address": "auto"}, "it requires `executor=ray`"),
+        ({}, {"slurm": {"timeout_min": 1}}, "it requires `executor=slurm`"),
         ({"latent_dim": [2, 0]}, {}, "latent_dim must be a whole number of at least 1, got 0"),
         ({"rows": ["gpp"]}, {}, "there is no row 'gpp': .*gp"),
-        ({"experiment": "uncertainty", "latent_dim": 3}, {}, "it takes `latent_dim=2` only"),
+        ({"experiment": "uncertainty", "latent_dim": 3}, {}, "it requires `latent_dim=2`"),
         ({"experiment": "inference-time", "splits": 3}, {}, "it takes no `splits`"),
         ({"experiment": "inference-time"}, {"workers": 3}, "it takes no `workers`"),
     ],
@@ -108,7 +108,7 @@ def test_outputs_that_cannot_be_written_are_refused(tmp_path):
     study = Study("digits", SMALL, tmp_path, latent_dim=2, rows=["vae"])
     with pytest.raises(InputError, match=r"the format of .*x\.txt is unknown: give `format`"):
         study.write_tables(tmp_path / "x.txt")
-    with pytest.raises(InputError, match=r"x\.md would not hold latex: leave out `format`"):
+    with pytest.raises(InputError, match=r"x\.md is not a name for latex: leave out `format`"):
         study.write_tables(tmp_path / "x.md", "latex")
     with pytest.raises(InputError, match="there is no format 'word'"):
         study.text("word")

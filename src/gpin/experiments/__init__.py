@@ -1,4 +1,4 @@
-"""The experiments of the paper: run them, watch them, and make their tables, figures and one page.
+"""The experiments of the paper: run them, monitor them, and make their tables, figures and a page.
 
 A `Study` is an experiment under a protocol, in a store. `gpin experiment` does the same from a shell.
 
@@ -14,7 +14,7 @@ Example:
     write_report("experiments.html")
     ```
 
-`rows` takes the names of variants (`VARIANTS`) or of any registered method, also one of your own.
+`rows` takes the names of variants (`VARIANTS`) or of any registered method, including your own.
 """
 
 import importlib
@@ -54,7 +54,7 @@ _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for
 
 
 def __getattr__(name: str) -> Any:
-    """Import public names when they are first used, so that a worker does not wait for what it does not need."""
+    """Import public names when they are first used, so that a worker imports only what it needs."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

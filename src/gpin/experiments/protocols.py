@@ -34,7 +34,7 @@ class Variant:
         title: The name of the row in the table.
         method: The name of the inference method.
         options: The options of the method that differ from its defaults.
-        epochs_factor: How many times as many epochs it is trained for as the other variants.
+        epochs_factor: The factor by which it is trained for more epochs than the other variants.
         ablation: Whether it explains another row, and is not itself a method of the paper.
     """
 
@@ -70,7 +70,7 @@ VARIANTS: dict[str, Variant] = {
 
 
 def variant_named(name: str) -> Variant:
-    """The variant of that name; the name of any other registered method stands for the method with its defaults."""
+    """The variant of that name, where the name of a registered method stands for the method with its defaults."""
     if name in VARIANTS:
         return VARIANTS[name]
     if name not in METHODS:
@@ -79,18 +79,18 @@ def variant_named(name: str) -> Variant:
 
 
 class Protocol(Config):
-    """How much data, training and repetition an experiment gets.
+    """The amounts of data, training and repetition of an experiment.
 
     Arguments:
         name: The name of the protocol.
-        epochs: The epochs of every training.
-        batch_size: The instances per training step.
+        epochs: The number of epochs of every training.
+        batch_size: The number of instances per training step.
         learning_rate: The learning rate of Adam.
         schedule: The schedule of the learning rate.
         limit: The largest number of training images; None takes all.
         validation_limit: The largest number of validation images; None takes all.
-        splits: The number of random splits of the data into training and validation part.
-        initialisations: The trainings on each split, of which the best on validation data counts.
+        splits: The number of random splits of the data into training and validation parts.
+        initialisations: The number of trainings per split, of which the best on validation data counts.
         scoring: How the trained models are scored.
     """
 
@@ -132,9 +132,9 @@ class Protocol(Config):
 
 PROTOCOLS = {
     "paper": Protocol(name="paper", epochs=2000, splits=10, initialisations=3),
-    # One hour is 1,000 steps with batches of 128, after which two trainings of one method differ more than two methods
-    # do. With batches of 32 it is nearly four times as many steps, and with a learning rate that decays to zero
-    # trainings differ by a few nats.
+    # One hour allows 1,000 steps with batches of 128, after which two trainings of one method differ more than two
+    # methods do. Batches of 32 allow nearly four times as many steps, and with a learning rate that decays to zero,
+    # trainings differ by only a few nats.
     "desk": Protocol(
         name="desk",
         epochs=12,
@@ -177,8 +177,8 @@ class Experiment:
         rows: The names of its variants, by protocol.
         latent_dims: The latent dimensions, by protocol.
         decoder: "mirror" mirrors the encoder, "dense" is fully connected.
-        grid: Whether encoders are compared with the true posterior on a grid, which takes two latent dimensions.
-        trained: Whether there is something to train, and not only to time.
+        grid: Whether encoders are compared with the true posterior on a grid, which requires two latent dimensions.
+        trained: Whether models are trained; otherwise inference is only timed.
         time_dims: The latent dimensions for which inference is timed.
     """
 
@@ -205,7 +205,7 @@ class Experiment:
         for name in rows or ():
             variant_named(name)
         if self.grid and any(dim != 2 for dim in latent_dims or ()):
-            raise InputError(f"{self.name} compares with the true posterior in a plane: it takes `latent_dim=2` only")
+            raise InputError(f"{self.name} compares with the true posterior on a grid: it requires `latent_dim=2`")
         return [
             Entry(row, data, dim, split, start, protocol.job(data, row, dim, split, start, self.decoder, self.grid))
             for data in self.data
@@ -217,7 +217,7 @@ class Experiment:
         ]
 
 
-# What the paper's tables hold ------------------------------------------------------------------------
+# The tables of the paper -----------------------------------------------------------------------------
 
 
 def _rows(method: str, *counts: int) -> tuple[str, ...]:
@@ -297,14 +297,14 @@ EXPERIMENTS = {
 
 
 def experiment_named(name: str) -> Experiment:
-    """The experiment of that name, or an error that lists what there is."""
+    """The experiment of that name; raises InputError if there is none."""
     if name not in EXPERIMENTS:
         raise InputError(f"there is no experiment {name!r}: {suggest(name, list(EXPERIMENTS))}")
     return EXPERIMENTS[name]
 
 
 def protocol_named(name: str) -> Protocol:
-    """The protocol of that name, or an error that lists what there is."""
+    """The protocol of that name; raises InputError if there is none."""
     if name not in PROTOCOLS:
         raise InputError(f"there is no protocol {name!r}: {suggest(name, list(PROTOCOLS))}")
     return PROTOCOLS[name]

@@ -1,4 +1,4 @@
-"""Studies: an experiment under a protocol, in a store, which can be run, watched and shown."""
+"""Studies: an experiment under a protocol, in a store, which can be run, monitored and shown."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 __all__ = ["RunSummary", "Study", "write_report"]
 
 ENDINGS = {".md": "markdown", ".tex": "latex", ".html": "html"}
-"""The formats of tables by the endings of files."""
+"""The formats of tables by file extension."""
 
 OnProgress = Callable[[Mapping[str, State]], None]
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What `Study.run` leaves behind.
+    """The outcome of `Study.run`.
 
     Attributes:
         runs: The number of trainings of the study.
@@ -65,11 +65,11 @@ class Study:
     Arguments:
         experiment: The name of an experiment, one of `EXPERIMENTS`, or an `Experiment` of your own.
         protocol: The name of a protocol, one of `PROTOCOLS`, or a `Protocol` of your own.
-        store: The folder of the results; it is made when something is written.
+        store: The folder of the results; it is created when something is written.
         latent_dim: Latent dimensions instead of the protocol's.
         rows: Names of variants, such as "sa-4", or of any registered methods, instead of the protocol's.
         splits: The number of random splits of the data instead of the protocol's.
-        initialisations: The trainings on each split, of which the best on validation data counts, instead of the
+        initialisations: The number of trainings per split, of which the best on validation data counts, instead of the
             protocol's.
     """
 
@@ -122,16 +122,16 @@ class Study:
         """Train and score every run that is not done yet, and time inference if the experiment asks for it.
 
         Workers and this process may be stopped at any time: the same call finishes what is left and repeats nothing.
-        Several processes, also on several machines that see the store, may work on it at once. Runs that failed
+        Several processes, also on several machines that share the store, may work on it at once. Runs that failed
         before are tried again. An experiment that only measures times does so in this process.
 
         Arguments:
             executor: "local" runs processes on this machine, "slurm" an array of Slurm jobs, "ray" tasks on a Ray
-                cluster, and "serial" one run after the other in this process, which also knows methods that you
-                registered yourself.
-            workers: The number of runs at a time; by default the number of cores, and one for "serial".
-            threads: The number of threads of each worker.
-            address: The address of a Ray cluster, such as "auto"; by default one on this machine alone.
+                cluster, and "serial" one run after the other in this process, where methods that you registered are
+                available too.
+            workers: The number of runs to train at the same time; by default the number of cores, and 1 for "serial".
+            threads: The number of threads per worker.
+            address: The address of a Ray cluster, such as "auto"; by default Ray is started on this machine.
             slurm: More options for Slurm, such as {"slurm_partition": "gpu", "timeout_min": 600}.
             on_progress: Called repeatedly with the state of every run.
             on_timing: Called with the data set and latent dimension before inference is timed.
@@ -140,15 +140,15 @@ class Study:
             raise InputError(f"there is no executor {executor!r}: choose one of {', '.join(EXECUTORS)}")
         count, threads = _workers(workers, executor), whole_number(threads, "threads")
         if address is not None and executor != "ray":
-            raise InputError("`address` is that of a Ray cluster: it goes with `executor=ray`")
+            raise InputError("`address` is the address of a Ray cluster: it requires `executor=ray`")
         if slurm and executor != "slurm":
-            raise InputError("`slurm` holds options for Slurm: it goes with `executor=slurm`")
+            raise InputError("`slurm` contains options for Slurm: it requires `executor=slurm`")
         if not self.experiment.trained:
             given = {"executor": None if executor == "local" else executor, "workers": workers}
             for name, value in given.items():
                 if value is not None:
                     raise InputError(
-                        f"{self.experiment.name} trains nothing and is measured here: it takes no `{name}`"
+                        f"{self.experiment.name} trains nothing and is measured in this process: it takes no `{name}`"
                     )
         jobs = self._jobs
         missing = self.store.missing(jobs)
@@ -162,15 +162,15 @@ class Study:
             options: dict[str, Any] = {"address": address, "options": dict(slurm or {})}
             watch = (lambda: None) if on_progress is None else (lambda: on_progress(self.status()))
             EXECUTORS[executor](self.store, jobs, min(count, len(missing)), threads, watch, **options)
-            self.__dict__.pop("results", None)  # they are others now
+            self.__dict__.pop("results", None)  # they have changed
         return RunSummary(len(jobs), len(jobs) - len(self.store.missing(jobs)), self.failures())
 
     def estimate_cost(self, workers: int | None = None, threads: int = 1) -> CostEstimate:
-        """What the runs that are not done yet would take, from a measured step of each variant; nothing is run.
+        """Estimate the cost of the runs that are not done yet from a measured step of each variant; nothing is run.
 
         Arguments:
-            workers: The number of runs at a time; by default the number of cores.
-            threads: The number of threads of each worker.
+            workers: The number of runs to train at the same time; by default the number of cores.
+            threads: The number of threads per worker.
         """
         if not self.experiment.trained:
             raise InputError(f"{self.experiment.name} trains nothing: there is no cost to estimate")
@@ -194,28 +194,28 @@ class Study:
 
     def _measured(self) -> dict[str, Any] | None:
         found = read_times(self.store, self.experiment, self.protocol, self.rows)
-        whole = found is not None and all(set(self.rows) <= set(column["rows"]) for column in found["columns"])
-        return found if whole else None
+        complete = found is not None and all(set(self.rows) <= set(column["rows"]) for column in found["columns"])
+        return found if complete else None
 
     def _time_inference(self, threads: int, tell: Callable[[str], None]) -> None:
-        """Time inference before anything else runs, unless that was done with as many threads."""
+        """Time inference before anything else runs, unless it was timed with the same number of threads."""
         found = self._measured()
         if found is None or found["threads"] != threads:
             times = measure_times(self.experiment, self.protocol, self.rows, threads, tell)
             write_times(self.store, self.experiment, self.protocol, self.rows, times)
 
     def _check_methods(self, executor: str) -> None:
-        """Refuse to hand methods to other processes that only this one knows."""
+        """Raise InputError if other processes would need a method that is registered only in this one."""
         for row in self.rows if executor != "serial" and self.experiment.trained else ():
             method = variant_named(row).method
             if METHODS[method].__module__.partition(".")[0] != "gpin":
                 raise InputError(
-                    f"the method {method!r} is registered in this process alone, and workers would not know it: "
+                    f"the method {method!r} is registered only in this process, so workers do not have it: "
                     "use `executor=serial`"
                 )
 
     def _check_data(self, needed: set[str]) -> None:
-        """Refuse to add results for other images than those that the store has results for."""
+        """Raise InputError if the images differ from those that the store has results for."""
         known = Results(self.store, self.entries).fingerprints
         for data in dict.fromkeys(entry.data for entry in self.entries):
             try:
@@ -226,23 +226,23 @@ class Study:
                 continue
             if data in known and known[data] != {source.fingerprint()}:
                 raise InputError(
-                    f"{self.store.root} has results for other images under the name {data} than are here now: "
-                    "take another `store`, or move those results away"
+                    f"{self.store.root} has results for other images under the name {data}: use another `store`, "
+                    "or move those results away"
                 )
 
     # Analysis ----------------------------------------------------------------------------------------
 
     @cached_property
     def results(self) -> Results:
-        """The results that the store has now; they are read once."""
+        """The results in the store, which are read once."""
         return Results(self.store, self.entries)
 
     def tables(self) -> list[ResultTable]:
-        """The tables from what is done so far, with the paper's numbers beside ours; empty if nothing is done."""
+        """The tables of the runs done so far, with the paper's numbers for comparison; empty if nothing is done."""
         return experiment_tables(self.experiment, self.protocol, self.results, self._times())
 
     def record(self) -> dict[str, Any]:
-        """The numbers of the tables in full, ready for JSON; what is unknown is None."""
+        """The numbers of the tables in full precision, ready for JSON; unknown values are None."""
         return experiment_record(self.experiment, self.protocol, self.results, self._times())
 
     def _times(self) -> dict[str, Any] | None:
@@ -262,8 +262,8 @@ class Study:
         """Write all tables to a file; returns its path.
 
         Arguments:
-            path: The file, whose folder is made if it is missing.
-            format: "markdown", "latex" or "html"; by default that of the file's ending, .md, .tex or .html.
+            path: The file, whose folder is created if it is missing.
+            format: "markdown", "latex" or "html"; by default that of the file's extension, .md, .tex or .html.
         """
         path = Path(path)
         ending = ENDINGS.get(path.suffix.lower())
@@ -271,11 +271,11 @@ class Study:
             known = ", ".join(ENDINGS)
             raise InputError(f"the format of {path} is unknown: give `format`, or a name that ends in {known}")
         if format is not None and ending not in (None, format):
-            raise InputError(f"{path} would not hold {format}: leave out `format`, or choose another ending")
+            raise InputError(f"{path} is not a name for {format}: leave out `format`, or choose another extension")
         return _write(path, self.text(format or ending or "").encode())
 
     def figure(self, row: str | None = None) -> "Figure":
-        """The figure of the experiment: six instances of a latent plane with their true posteriors.
+        """The figure of the experiment: six instances with their true posteriors in two latent dimensions.
 
         Arguments:
             row: The variant whose encoder is shown; by default the first.
@@ -290,7 +290,7 @@ class Study:
         """Write the figure of the experiment to a file; returns its path.
 
         Arguments:
-            path: The file, .png or .svg, whose folder is made if it is missing.
+            path: The file, .png or .svg, whose folder is created if it is missing.
             row: The variant whose encoder is shown; by default the first.
         """
         from gpin.report import plots

@@ -109,7 +109,7 @@ def test_the_figure_shows_six_instances_from_certain_to_uncertain(store):
 
 def test_a_figure_without_its_model_is_refused(store, tmp_path):
     other, (entry, *_) = Store(tmp_path), PLANE.entries(SMALL)
-    with pytest.raises(InputError, match="no result of gp-shared"):
+    with pytest.raises(InputError, match="no results of gp-shared"):
         uncertainty_figure(other, [entry], "gp-shared")
     pretend(other, entry.job, columns(uncertain=True))
     with pytest.raises(InputError, match="no longer"):

@@ -142,7 +142,7 @@ def test_notes_say_how_it_was_done_and_that_the_papers_numbers_are_of_another_pr
     assert "Trained on 9,000 instances, scored on 40 of the test part." in notes
     assert "With so few runs this test finds few differences" in notes
     assert "not comparable with ours" in notes
-    assert "The paper's supplement has other numbers: GPVAE 693.2." in notes
+    assert "The paper's supplement has different numbers: GPVAE 693.2." in notes
 
 
 def test_shares_that_are_not_known_are_left_out(tmp_path):

@@ -147,7 +147,7 @@ def test_the_state_is_what_matters_most(tmp_path):
 
 def test_a_file_is_no_store(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="is a file, and the store must be a folder"):
+    with pytest.raises(InputError, match="is a file, but the store must be a folder"):
         Store(tmp_path / "file")
     with pytest.raises(InputError, match="the store must be a path, got 3"):
         Store(3)

@@ -188,7 +188,7 @@ def test_a_job_of_which_many_workers_died_has_failed_until_that_is_forgotten(tmp
         store._note_attempts(one, [f"elsewhere {i}" for i in range(deaths)])
     run_jobs(store, jobs, "the log")
     assert did == jobs[1:]
-    assert store.failure(jobs[0]) == "its worker died 3 times: the log may say why"
+    assert store.failure(jobs[0]) == "its worker died 3 times: see the log"
     assert store.failure(jobs[2]) == "not like this"
     assert [store.attempts(one) for one in jobs] == [[], [], []]
     store.forget_failure(jobs[0])
@@ -334,7 +334,7 @@ def test_a_worker_that_was_taken_for_dead_says_so_and_ends(tmp_path, monkeypatch
     run_jobs(store, [job()])
     assert codes == [LOST]
     said = capsys.readouterr().err
-    assert said == "gpin: this worker showed no heartbeat for too long, and another took its job\n"
+    assert said == "gpin: this worker showed no heartbeat for too long, so another worker took its job\n"
     assert store.state(job()) == "running"  # by the other one
 
 

@@ -1,4 +1,4 @@
-"""The figure of the paper: true posteriors in a latent plane beside the encoder's, by rising uncertainty."""
+"""The figure of the paper: true posteriors in two latent dimensions with the encoder's, by rising uncertainty."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ __all__ = ["uncertainty_figure"]
 
 SHOWN = 6
 PIXELS = 80
-"""The width and height of the picture of a posterior."""
+"""The width and height of the image of a posterior."""
 
 
 def uncertainty_figure(store: Store, entries: Sequence[Entry], row: str = "gp") -> plots.Figure:
@@ -33,7 +33,7 @@ def uncertainty_figure(store: Store, entries: Sequence[Entry], row: str = "gp") 
     """
     entry = next((e for e in entries if e.row == row and store.result(e.job) is not None), None)
     if entry is None:
-        raise InputError(f"{store.root} has no result of {row} with two latent dimensions yet")
+        raise InputError(f"{store.root} has no results of {row} with two latent dimensions yet")
     folder = next(iter((store.folder(entry.job) / "run").glob("*/model")), None)
     if folder is None:
         raise InputError(f"the figure needs the model of {entry}, which is no longer in {store.folder(entry.job)}")

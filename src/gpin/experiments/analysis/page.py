@@ -22,7 +22,7 @@ def compose_page(store: Store, protocol: Protocol) -> Page:
     page = Page(
         f"The experiments, {protocol.name} protocol",
         lead=_lead(protocol),
-        foot="Made by gpin experiment report. The page needs nothing else: it can be mailed, printed and kept.",
+        foot="Made by gpin experiment report. This page is self-contained: it can be sent, printed and archived.",
     )
     environments: list[dict[str, object]] = []
     for experiment in EXPERIMENTS.values():
@@ -42,7 +42,7 @@ def compose_page(store: Store, protocol: Protocol) -> Page:
                 _add_figure(section, store, entries, row)
         environments += [one for one in results.environments if one not in environments]
     if not page.sections:
-        raise InputError(f"{store.root} has no result of the {protocol.name} protocol yet: run an experiment first")
+        raise InputError(f"{store.root} has no results of the {protocol.name} protocol yet: run an experiment first")
     section = page.section("How it was made")
     section.text(f"Protocol: {json.dumps(protocol.model_dump(mode='json'))}", kind="note")
     for environment in environments:
@@ -51,7 +51,7 @@ def compose_page(store: Store, protocol: Protocol) -> Page:
 
 
 def _entries(experiment: Experiment, protocol: Protocol, store: Store) -> list[Entry]:
-    """The entries of the protocol, and whatever else the store has of the experiment: other variants and dimensions."""
+    """The entries of the protocol, and those of other variants and dimensions for which the store has results."""
     asked = {(entry.row, entry.latent_dim) for entry in experiment.entries(protocol)}
     dims = sorted({dim for _, dim in asked} | (set() if experiment.grid else _latent_dims(store)))
     every = experiment.entries(protocol, dims, list(VARIANTS)) if asked else []
@@ -76,7 +76,7 @@ def _lead(protocol: Protocol) -> list[str]:
         else f", with {protocol.initialisations} initialisations each, of which the best on validation data counts"
     )
     return [
-        f"Models were trained for {protocol.epochs} epochs, unless the row says otherwise, on {images} of "
+        f"Models were trained for {protocol.epochs} epochs, unless stated otherwise in the row, on {images} of "
         f"{protocol.splits} random splits{starts}. Each training keeps the epoch that is best on validation data. The "
         "test part was used for scores only.",
     ]
@@ -90,7 +90,7 @@ def _add_tables(section: Section, tables: Sequence[ResultTable]) -> None:
 
 
 def _add_figure(section: Section, store: Store, entries: Sequence[Entry], row: str) -> None:
-    """Add the figure of a variant, or why it is missing: it needs the trained model."""
+    """Add the figure of a variant, or the reason why it is missing; it needs the trained model."""
     try:
         figure = uncertainty_figure(store, entries, row)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""The paper's own numbers, from `paper.json`, to be shown beside ours.
+"""The paper's own numbers, from `paper.json`, for comparison with ours.
 
 They are keyed by the names of variants, see `gpin.experiments.protocols.VARIANTS`: `sa-4`, `rme-5`, `gp`.
 """
@@ -14,7 +14,7 @@ from gpin.report.tables import Mark
 __all__ = ["PAPER", "Paper"]
 
 RUNS = 10
-"""The number of runs behind its means and standard deviations."""
+"""The number of runs behind the paper's means and standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Paper:
 
     Attributes:
         log_likelihood: The summary in nats, by data set, latent dimension and variant.
-        marks: How the paper marks it, by the same keys.
-        supplement: The mean in its supplement, beside those of a fully connected decoder, by the same keys.
+        marks: The marks in the paper, by the same keys.
+        supplement: The mean in the supplement, next to that of a fully connected decoder, by the same keys.
         inference_time: Milliseconds per batch of 128 with 50 latent dimensions, by data set and variant.
         dense_log_likelihood: The mean with a fully connected decoder, by data set, latent dimension and variant.
         dense_inference_time: Milliseconds per batch with a fully connected decoder, by the same keys.

@@ -40,7 +40,7 @@ HERE = "where method = $method and data = $data and dim = $dim"
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a variant is ahead of the baseline.
+    """The difference between a variant and the baseline.
 
     Attributes:
         instances: The paired difference over instances, each averaged over the splits that both variants have: it
@@ -63,12 +63,12 @@ class VariantResult:
     Attributes:
         row: The name of the variant.
         done: The number of trainings that are done, over all splits and initialisations.
-        wanted: The number of trainings that the experiment asks for.
+        wanted: The number of trainings in the experiment.
         scores: The headline of every score that all of these runs have, see `gpin.evaluation.scores.SCORES`.
         differences: The difference from the baseline's log-likelihood, with proposals of the encoder and with refined
             ones; empty for the baseline itself.
         by_uncertainty: The rank correlation of the amortization gap with the encoder's uncertainty, mean over runs;
-            None without one.
+            None if it has no uncertainty.
         by_elbo: The rank correlation of the amortization gap with −ELBO, which every encoder has.
         parameters: The number of trainable parameters.
         collapsed: The splits on which all samples of the encoder, or all of the refined proposals, have equal weight:
@@ -86,7 +86,7 @@ class VariantResult:
     collapsed: tuple[int, ...]
 
     def record(self) -> dict[str, Any]:
-        """The numbers, ready for JSON: every score under `scores`, and some by the names that they had before."""
+        """The numbers, ready for JSON: every score under `scores`, and some also under their former names."""
         record = asdict(self)
         scores = record["scores"]
         record |= {key: scores[name] for key, name in NAMED.items()}
@@ -103,7 +103,7 @@ NAMED = {
     "gap": "amortization_gap",
 }
 NAMED_PAIRS = {"ess": "ess", "bad": "khat", "mc_error": "mc_error"}
-"""Keys of a variant's record that are older than the registry of scores, and the scores that they hold."""
+"""The keys of a variant's record that are older than the registry of scores, with their scores."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Results:
 
     Arguments:
         store: The store.
-        entries: The entries that are wanted.
+        entries: The entries of the experiment.
     """
 
     def __init__(self, store: Store, entries: Sequence[Entry]) -> None:
@@ -171,7 +171,7 @@ class Results:
 
     @cached_property
     def _scores(self) -> "duckdb.DuckDBPyConnection":
-        """Table `runs`: the best on validation data of each split. Table `scores`: all of their instances."""
+        """The tables `runs`, the best run of each split on validation data, and `scores`, all of their instances."""
         with extra("experiments"):
             import duckdb
 
@@ -218,9 +218,9 @@ class Results:
         """The results of every variant that has at least one."""
         if not self.done:
             return []
-        mine = [entry for entry in self.entries if (entry.data, entry.latent_dim) == (data, latent_dim)]
-        rows = dict.fromkeys(entry.row for entry in mine)
-        found = (self._variant(row, data, latent_dim, [entry for entry in mine if entry.row == row]) for row in rows)
+        entries = [entry for entry in self.entries if (entry.data, entry.latent_dim) == (data, latent_dim)]
+        rows = dict.fromkeys(entry.row for entry in entries)
+        found = (self._variant(row, data, latent_dim, [entry for entry in entries if entry.row == row]) for row in rows)
         return [result for result in found if result is not None]
 
     def _variant(self, row: str, data: str, latent_dim: int, entries: Sequence[Entry]) -> VariantResult | None:
@@ -257,9 +257,9 @@ class Results:
         found = self._scores.execute(f"select * from scores {HERE} order by split, instance", place).fetchnumpy()
         splits = {}
         for split in np.unique(found["split"]):
-            mine = found["split"] == split
-            stored = {name: values[mine] for name, values in found.items() if name in SCORES}
-            # A score that this run lacks, and another run in the table has, is null for all instances.
+            inside = found["split"] == split
+            stored = {name: values[inside] for name, values in found.items() if name in SCORES}
+            # A score that another run in the table has but this run lacks is null for all instances.
             known = {name: values for name, values in stored.items() if not np.ma.getmaskarray(values).all()}
             splits[int(split)] = with_derived({name: torch.from_numpy(np.asarray(v)) for name, v in known.items()})
         return splits
@@ -288,7 +288,7 @@ class Results:
         )
 
     def posterior(self, row: str, data: str, latent_dim: int) -> PosteriorResult:
-        """The comparison with the true posterior, of a variant that has results with a grid."""
+        """The comparison of a variant with the true posterior on the grid."""
         splits = self._instances(row, data, latent_dim)
         log_evidence, kl, best_kl, excess = (
             Summary.of([SCORES[name].value(columns[name]) for columns in splits.values()])
@@ -304,7 +304,7 @@ class Results:
         return PosteriorResult(log_evidence, kl, best_kl, excess, by("uncertainty"), by("elbo", -1))
 
     def _query(self, sql: str, place: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Columns by name; null becomes NaN."""
+        """The columns of a query by name, with NaN for null."""
         found = self._scores.execute(sql, dict(place)).fetchnumpy()
         return {
             name: np.ma.filled(column.astype(float), np.nan) if np.ma.isMaskedArray(column) else np.asarray(column)
@@ -313,7 +313,7 @@ class Results:
 
 
 def _correlation(splits: Mapping[int, Mapping[str, Tensor]], x: str, y: str, sign: int = 1) -> Correlation | None:
-    """The rank correlation over instances of one score, or of minus it, with another, mean over runs.
+    """The rank correlation over instances of sign · x with y, mean over runs.
 
     None if a run lacks one of them, such as an uncertainty. Instances for which one is unknown are left out.
     """
@@ -339,7 +339,7 @@ def experiment_times(
 ) -> dict[str, Any] | None:
     """The inference times of some variants, for the data sets and latent dimensions of the results.
 
-    Of an experiment that only times, which has no such results, all columns are returned; None if nothing was measured.
+    An experiment that is only timed has no such results, so all columns are returned; None if nothing was measured.
     """
     found = read_times(results.store, experiment, protocol, rows)
     if found is None or not experiment.trained:
@@ -351,7 +351,7 @@ def experiment_times(
 def experiment_record(
     experiment: Experiment, protocol: Protocol, results: Results, times: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The numbers of all tables of an experiment, ready for JSON; what is unknown is None.
+    """The numbers of all tables of an experiment, ready for JSON; unknown values are None.
 
     Arguments:
         experiment: The experiment.

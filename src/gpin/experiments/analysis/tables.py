@@ -1,4 +1,4 @@
-"""What the tables of an experiment show: scores, differences, diagnostics, true posteriors and inference times."""
+"""The tables of an experiment: scores, differences, diagnostics, true posteriors and inference times."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -72,12 +72,12 @@ def _scores(
     marks: dict[tuple[int, int], Mark] = {}
     columns = _score_columns("likelihood", variants)
     runs = max(variant.scores["log_likelihood"].runs for variant in variants)
-    # The paper's marks compare methods: ablations explain one of them, and variants that lack runs are not compared.
+    # As in the paper, marks compare methods only: neither ablations nor variants with missing runs are marked.
     methods = [variant for variant in variants if not variant_named(variant.row).ablation] or variants
     compared = [
         variant for variant in methods if variant.done == variant.wanted and variant.scores["log_likelihood"].runs > 1
     ]
-    if len(compared) == 1:  # the best of one means nothing
+    if len(compared) == 1:  # a single variant has nothing to be compared with
         compared = []
     for column, score in enumerate(columns, 1):
         known = {variant.row: variant.scores[score.name] for variant in compared if score.name in variant.scores}
@@ -102,13 +102,14 @@ def _scores(
     notes = [
         f"Test log-likelihood in nats, importance-weighted with K = {protocol.scoring.samples} samples, mean ± "
         f"standard deviation over {runs} {'run' if runs == 1 else 'runs'}{best}. Encoder: proposals of the method's "
-        "own encoder. Refined: proposals fitted to each instance in the same way for all methods, so that the score is "
-        "one of the model (the fit starts from the encoder's mean and ends when a step gains less than 0.1 nats).",
+        "own encoder. Refined: proposals fitted to each instance in the same way for all methods, so that the score "
+        "depends mainly on the model (the fit starts from the encoder's mean and ends when a step gains less than 0.1 "
+        "nats).",
         *([MARKED + few] if marks else []),
         *_collapsed(variants),
         *_cautions(results, data),
         *_about_paper(protocol, bool(paper)),
-        *([] if experiment.decoder == "dense" else _otherwise_in_the_supplement(variants, data, dim)),
+        *([] if experiment.decoder == "dense" else _about_supplement(variants, data, dim)),
     ]
     head = ["", *(score.symbol for score in columns), *(["paper"] if paper else [])]
     return ResultTable(title, head, rows, marks, notes)
@@ -116,7 +117,7 @@ def _scores(
 
 MARKED = (
     "Red (bold): the best. Blue (italic): not significantly different from the best by Welch's t-test at 1 %. "
-    "Ablations and rows that lack runs are not compared."
+    "Ablations and rows with missing runs are not compared."
 )
 FEW_RUNS = " With so few runs this test finds few differences; the paired differences below are more informative."
 
@@ -132,13 +133,13 @@ def _collapsed(variants: Sequence[VariantResult]) -> list[str]:
 
 
 def _cautions(results: Results, data: str) -> list[str]:
-    """The sizes of the data, and whether the runs differ in more than the table shows."""
+    """The sizes of the data, and whether the runs differ in other ways than the table shows."""
     found = _sizes(results, data)
     if len(results.fingerprints.get(data, ())) > 1:
         found.append(f"The runs on {data} did not all have the same images: their fingerprints differ.")
     if data in BENCHMARKS and BENCHMARKS[data].counts[1] is None:
         found.append(
-            "The test part changes with the split: this adds to the deviations over runs, but not to the differences."
+            "The test part differs between splits, which increases the deviations over runs, but not the differences."
         )
     return found
 
@@ -152,11 +153,11 @@ def _sizes(results: Results, data: str) -> list[str]:
 def _about_paper(protocol: Protocol, known: bool) -> list[str]:
     if not known:
         return []
-    other = "" if protocol.name == "paper" else ", after 2000 epochs on all images: they are not comparable with ours"
-    return [f"Paper: its own numbers{other}."]
+    other = "" if protocol.name == "paper" else ", after 2000 epochs on all images, which are not comparable with ours"
+    return [f"Paper: the numbers in the paper{other}."]
 
 
-def _otherwise_in_the_supplement(variants: Sequence[VariantResult], data: str, dim: int) -> list[str]:
+def _about_supplement(variants: Sequence[VariantResult], data: str, dim: int) -> list[str]:
     """A note on numbers that differ between the paper's tables and its supplement."""
     table = PAPER.log_likelihood.get(data, {}).get(dim, {})
     other = PAPER.supplement.get(data, {}).get(dim, {})
@@ -165,7 +166,7 @@ def _otherwise_in_the_supplement(variants: Sequence[VariantResult], data: str, d
         for variant in variants
         if variant.row in other and f"{other[variant.row]:.1f}" != f"{table[variant.row].mean:.1f}"
     ]
-    return [f"The paper's supplement has other numbers: {', '.join(differing)}."] if differing else []
+    return [f"The paper's supplement has different numbers: {', '.join(differing)}."] if differing else []
 
 
 def _differences(title: str, variants: Sequence[VariantResult]) -> ResultTable:
@@ -190,9 +191,9 @@ def _differences(title: str, variants: Sequence[VariantResult]) -> ResultTable:
     notes = [
         f"Paired differences on the same {' or '.join(f'{count:,}' for count in counts)} test instances and splits, "
         "nats. Instances: the 95 % interval over test instances, for these trainings. Trainings: the 95 % interval "
-        "over splits, of which there are few, followed by the number of splits in which the method is ahead.",
+        "over splits, of which there are few, followed by the number of splits in which the method is better.",
     ]
-    return ResultTable(f"{title}: ahead of the VAE", head, rows, notes=notes)
+    return ResultTable(f"{title}: difference from the VAE", head, rows, notes=notes)
 
 
 def _diagnostics(title: str, variants: Sequence[VariantResult]) -> ResultTable:
@@ -211,7 +212,7 @@ def _diagnostics(title: str, variants: Sequence[VariantResult]) -> ResultTable:
     notes = [
         f"{_explained(columns)} ± is the standard deviation over runs. Two numbers are the means over runs with "
         "proposals of the encoder / with refined ones.",
-        "ρ: Spearman's rank correlation of the amortization gap, instance by instance, ± its standard error, with the "
+        "ρ: Spearman's rank correlation of the amortization gap over instances, ± its standard error, with the "
         "GP's uncertainty (unc.), and with −ELBO, which every encoder has: the baseline to beat (it shares its noise "
         "with the gap). Size: the number of parameters.",
     ]
@@ -237,7 +238,7 @@ def _score_cell(score: Score, variant: VariantResult) -> str:
 
 
 def _explained(scores: Sequence[Score]) -> str:
-    """One sentence that says what each column is."""
+    """One sentence that explains each column."""
     parts = (f"{score.symbol}: {score.explanation}{f', {score.unit}' if score.unit else ''}" for score in scores)
     return f"Columns: {'; '.join(parts)}."
 

@@ -1,4 +1,4 @@
-"""What an experiment would cost: runs, parameters, memory and time, from a measured step of every variant."""
+"""The estimated cost of an experiment: runs, parameters, memory and time, from a measured step of each variant."""
 
 import math
 import statistics
@@ -34,7 +34,7 @@ class RunGroup:
         data: The data set.
         latent_dim: The latent dimension.
         runs: The number of runs.
-        parameters: The number of parameters of each.
+        parameters: The number of parameters of each model.
         step_seconds: The time of one training step.
         run_seconds: The time of all steps, validations and scores of one run.
     """
@@ -50,12 +50,12 @@ class RunGroup:
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What some runs would cost.
+    """The estimated cost of some runs.
 
     Attributes:
         kinds: The groups of runs.
-        workers: The number of runs at a time.
-        threads: The number of threads of each worker.
+        workers: The number of runs at the same time.
+        threads: The number of threads per worker.
         memory: The peak memory of this process while it measured, in bytes; a worker needs more for data and scores.
     """
 
@@ -103,9 +103,9 @@ class CostEstimate:
         notes = [
             f"{self.runs:,} runs, {_duration(self.seconds)} with {_counted(self.workers, 'worker')} of "
             f"{_counted(self.threads, 'thread')} at the speed just measured on this machine. "
-            f"{self.memory / 2**20:,.0f} MB to train; data and scores come on top."
+            f"{self.memory / 2**20:,.0f} MB for training; data and scores need more."
         ]
-        return ResultTable(title, ["", "runs", "parameters", "a step", "a run", "all runs"], rows, notes=notes)
+        return ResultTable(title, ["", "runs", "parameters", "per step", "per run", "all runs"], rows, notes=notes)
 
 
 def estimate_cost(entries: Sequence[Entry], workers: int, each: int = 1) -> CostEstimate:
@@ -113,8 +113,8 @@ def estimate_cost(entries: Sequence[Entry], workers: int, each: int = 1) -> Cost
 
     Arguments:
         entries: The runs.
-        workers: The number of runs at a time.
-        each: The number of threads of each worker.
+        workers: The number of runs at the same time.
+        each: The number of threads per worker.
     """
     kinds: dict[tuple[str, str, int], list[Entry]] = {}
     for entry in entries:
@@ -169,8 +169,8 @@ def _counts(job: Job) -> tuple[int, int, int]:
     rows = split_rows(count, test is not None, 0)
     sizes = len(rows.train), len(rows.validation), test if rows.test is None else len(rows.test)
     limits = job.settings.data.limit, job.settings.data.validation_limit, job.scoring.instances
-    few = [min(size or 0, limit or size or 0) for size, limit in zip(sizes, limits, strict=True)]
-    return few[0], few[1], few[2]
+    counts = [min(size or 0, limit or size or 0) for size, limit in zip(sizes, limits, strict=True)]
+    return counts[0], counts[1], counts[2]
 
 
 def _step_seconds(vae: VAE, x: torch.Tensor, rate: float) -> float:

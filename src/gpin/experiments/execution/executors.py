@@ -1,6 +1,6 @@
-"""Executors: where jobs run, in this process, in processes of this machine, on Slurm or on a Ray cluster.
+"""Executors: where jobs run, in this process, in processes on this machine, on Slurm or on a Ray cluster.
 
-All of them leave everything in the store, so what one has started another can finish.
+All of them keep everything in the store, so that one can finish what another has started.
 """
 
 import math
@@ -26,9 +26,9 @@ __all__ = ["EXECUTORS", "run_local", "run_ray", "run_serial", "run_slurm"]
 DEATHS = 3
 """The number of workers that may die in a row without having started a job before the executor gives up."""
 RETRIES = 100
-"""How often Ray restarts a worker that died, and Slurm one whose time was over."""
+"""How often Ray restarts a worker that died, and Slurm one that reached its time limit."""
 PATIENCE = 20.0
-"""Seconds that a worker has to end when it is terminated."""
+"""Seconds within which a terminated worker must end."""
 POLL = 0.5
 """Seconds between two checks of the workers."""
 
@@ -38,12 +38,12 @@ Watch = Callable[[], None]
 def run_serial(
     store: Store, jobs: Sequence[Job], workers: int, threads: int = 1, watch: Watch = lambda: None, **_: Any
 ) -> None:
-    """Run jobs one after the other in this process, which also knows methods that were registered in it.
+    """Run jobs one after the other in this process, where methods registered by the user are available too.
 
     Arguments:
         store: The store of the results.
         jobs: The jobs.
-        workers: Taken as 1.
+        workers: Ignored: jobs run one at a time.
         threads: The number of threads.
         watch: Called before and after every job.
     """
@@ -55,13 +55,13 @@ def run_serial(
 def run_local(
     store: Store, jobs: Sequence[Job], workers: int, threads: int = 1, watch: Watch = lambda: None, **_: Any
 ) -> None:
-    """Run jobs in processes of this machine; a worker that dies is replaced, and a job of which many die has failed.
+    """Run jobs in processes on this machine; a worker that dies is replaced, and a job fails if many workers die in it.
 
     Arguments:
         store: The store of the results.
         jobs: The jobs.
         workers: The number of processes.
-        threads: The number of threads of each.
+        threads: The number of threads per worker.
         watch: Called repeatedly while they run.
     """
     _check(workers, threads)
@@ -85,7 +85,7 @@ def run_local(
                 if not alive and not left:
                     return
                 if not alive and deaths > DEATHS:
-                    raise TrainingError(f"{deaths} workers died in a row with nothing done: {log} may say why")
+                    raise TrainingError(f"{deaths} workers died in a row with nothing done: see {log}")
                 free = [job for job in left if not store.running(job)]
                 while free and deaths <= DEATHS and len(alive) < min(workers, len(left)):
                     alive.append(
@@ -95,7 +95,7 @@ def run_local(
                             stdout=output,
                             stderr=output,
                             stdin=subprocess.DEVNULL,
-                            start_new_session=True,  # Ctrl-C is for this process, which ends them
+                            start_new_session=True,  # Ctrl-C reaches only this process, which then ends them
                         )
                     )
                 watch()
@@ -112,13 +112,13 @@ def run_local(
 
 
 class _SlurmWorker:
-    """`run_plan` that submitit queues again when its time is over: the next one resumes where this one stopped."""
+    """`run_plan` as a task that submitit queues again at its time limit, to resume where it stopped."""
 
     def __call__(self, *arguments: Any) -> None:
         run_plan(*arguments)
 
     def checkpoint(self, *arguments: Any) -> Any:
-        """What to submit in place of this one."""
+        """The task to submit in place of this one."""
         return _submitit().helpers.DelayedSubmission(self, *arguments)
 
 
@@ -138,41 +138,41 @@ def run_slurm(
     When all workers have died after making progress, another array is submitted for what is left.
 
     Arguments:
-        store: The store of the results; every node must see it.
+        store: The store of the results, which every node must share.
         jobs: The jobs.
         workers: The number of tasks of the array.
-        threads: The number of CPUs of each.
+        threads: The number of CPUs per task.
         watch: Called repeatedly while they run.
-        cluster: "local" runs the same on this machine, for tests; by default Slurm.
+        cluster: "local" runs the tasks on this machine, for tests; by default Slurm.
         options: More options for submitit, such as {"timeout_min": 600, "slurm_partition": "gpu"}.
     """
     _check(workers, threads)
     submitit = _submitit()
     if cluster is None and shutil.which("srun") is None:
-        raise InputError("there is no Slurm here: srun is not found; `executor=local` runs on this machine")
+        raise InputError("Slurm is not available: srun was not found; use `executor=local` to run on this machine")
     folder = str((store.root / "slurm").resolve())
     executor = submitit.AutoExecutor(folder=folder, cluster=cluster or "slurm", slurm_max_num_timeout=RETRIES)
     defaults = {"name": "gpin", "cpus_per_task": threads, "timeout_min": 24 * 60}
     try:
         executor.update_parameters(**{**defaults, **(options or {})})
     except (AssertionError, NameError, TypeError, ValueError) as error:
-        raise InputError(f"submitit does not take these options of Slurm: {one_line(error)}") from None
+        raise InputError(f"submitit rejects these options for Slurm: {one_line(error)}") from None
     arguments = str(store.root.resolve()), str(write_plan(store, jobs).resolve()), threads, folder
     while left := store.left(jobs):
-        before = _standing(store, jobs)
+        before = _progress(store, jobs)
         count = min(workers, len(left))
         try:
             tasks = executor.map_array(_SlurmWorker(), *([argument] * count for argument in arguments))
         except submitit.core.utils.FailedJobError as error:
-            raise TrainingError(f"Slurm does not take the workers: {one_line(error)}") from None
+            raise TrainingError(f"Slurm rejects the workers: {one_line(error)}") from None
         while not all(task.done() for task in tasks):
             watch()
             time.sleep(POLL)
         if all(task.exception() is None for task in tasks):
             return
         cancelled = any("CANCELLED" in task.state for task in tasks)
-        if cancelled or _standing(store, jobs) == before:
-            _check_done(store, jobs, f"{folder} may say why")
+        if cancelled or _progress(store, jobs) == before:
+            _check_done(store, jobs, f"see {folder}")
             return
 
 
@@ -189,26 +189,26 @@ def run_ray(
     """Run jobs on a Ray cluster; a worker that dies is restarted elsewhere, and the workers share the GPUs.
 
     Arguments:
-        store: The store of the results; every node must see it.
+        store: The store of the results, which every node must share.
         jobs: The jobs.
         workers: The number of tasks.
-        threads: The number of CPUs of each.
+        threads: The number of CPUs per task.
         watch: Called repeatedly while they run.
-        address: The address of the cluster, such as "auto"; by default a cluster on this machine alone.
+        address: The address of the cluster, such as "auto"; by default Ray is started on this machine.
     """
     _check(workers, threads)
     with extra("ray"):
         import ray
     plan = str(write_plan(store, jobs).resolve())
     ray.init(
-        address=address or "local",  # None would join a cluster that happens to run here
+        address=address or "local",  # None would join any cluster that already runs on this machine
         num_cpus=None if address else workers * threads,
         log_to_driver=False,
         logging_level="ERROR",
         runtime_env={"env_vars": {"GPIN_DATA": str(data_folder().resolve()), "OMP_NUM_THREADS": str(threads)}},
     )
     try:
-        # A task that asks for no GPU sees none.
+        # A task that requests no GPU sees none.
         gpus = min(1.0, ray.cluster_resources().get("GPU", 0) / workers)
         task = ray.remote(run_plan).options(
             num_cpus=threads, num_gpus=math.floor(1e4 * gpus) / 1e4, max_retries=RETRIES
@@ -229,14 +229,14 @@ def run_ray(
         _check_done(store, jobs, reason)
 
 
-def _standing(store: Store, jobs: Sequence[Job]) -> tuple[int, int]:
-    """The numbers of jobs that are left and of workers that died of them: they change with any progress."""
+def _progress(store: Store, jobs: Sequence[Job]) -> tuple[int, int]:
+    """The number of jobs that are left and of workers that died in them, which change with any progress."""
     left = store.left(jobs)
     return len(left), sum(len(store.attempts(job)) for job in left)
 
 
 def _check_done(store: Store, jobs: Sequence[Job], reason: str) -> None:
-    """Raise an error if jobs are neither done nor failed though no worker is left."""
+    """Raise TrainingError if jobs are neither done nor failed although no worker is left."""
     if left := store.left(jobs):
         raise TrainingError(f"no worker is left, and {len(left)} of {len(jobs)} runs are not done: {reason}")
 

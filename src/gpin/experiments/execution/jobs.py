@@ -1,4 +1,4 @@
-"""A job: one training with its scores, described by data alone."""
+"""Jobs: the plain description of one training and its scores."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -20,8 +20,8 @@ from gpin.vae import VAE
 __all__ = ["Job", "Scoring", "score_instances"]
 
 RECIPE = 2
-"""To be raised by every change after which a job would give other numbers, in training, in scores or in a default, but
-not by one that only changes rounding, as another machine does too."""
+"""Increase this with every change that gives other numbers, in training, scores or defaults, except for differences in
+rounding, which occur between machines too."""
 
 
 class Scoring(Config):
@@ -31,7 +31,7 @@ class Scoring(Config):
         samples: K, the number of importance samples per instance and proposal.
         instances: The number of test instances that are scored, chosen at random; None scores all.
         seed: The seed of that choice, which is the same for all jobs so that they can be compared instance by instance,
-            and of the noise, which is drawn anew for every batch and proposal.
+            and of the noise, which differs for every batch and proposal.
         grid: Whether the encoder is also compared with the true posterior on a grid, with two latent dimensions.
     """
 
@@ -42,7 +42,7 @@ class Scoring(Config):
 
 
 class Job(Config):
-    """What to train on which benchmark set, and how to score it: everything that determines the result.
+    """The data, settings and scoring of a run: everything that determines its result.
 
     Arguments:
         data: The name of the benchmark set.
@@ -56,9 +56,9 @@ class Job(Config):
 
     @cached_property
     def identity(self) -> str:
-        """The hash that names the job in the store, of all settings that differ from their defaults, and the recipe.
+        """The hash that names the job in the store, computed from the recipe and all settings that are not defaults.
 
-        An option that is added later and does nothing by default does not change it, so older results stay valid.
+        An option that is added later and has no effect by default does not change it, so older results stay valid.
         """
         return checksum({"recipe": RECIPE, "job": self.model_dump(mode="json", exclude_defaults=True)})[:16]
 

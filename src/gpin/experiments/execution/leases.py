@@ -1,7 +1,7 @@
-"""Leases: of several workers, on one machine or many, only one holds a folder, until it releases it or dies.
+"""Leases: only one of several workers, on one machine or many, holds a folder, until it releases it or dies.
 
-A lease is a file in the folder that its holder makes and touches every few seconds. A worker that finds a lease which
-was not touched for long, or whose process no longer exists on this machine, takes it over. Times are those of the file
+A lease is a file in the folder that its holder creates and touches every few seconds. A worker takes over a lease that
+was not touched for a long time, or whose process no longer exists on this machine. Times are those of the file
 system, so that all machines agree on them.
 """
 
@@ -33,22 +33,22 @@ def lease(folder: Path, lost: Callable[[], None], beat: float = BEAT, stale: flo
     """Yield whether this process holds the folder, for as long as the context lasts.
 
     Arguments:
-        folder: The folder to hold; it is made.
-        lost: Called in a thread of its own if another process took over because this one showed no heartbeat.
+        folder: The folder to hold; it is created if it is missing.
+        lost: Called in a separate thread if another process took over because this one showed no heartbeat.
         beat: Seconds between two heartbeats.
         stale: Seconds without a heartbeat after which a holder is considered dead.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
-    mine = {"holder": uuid.uuid4().hex, **_process()}
-    if not (_make(path, mine) or (_take_over(path, stale) and _make(path, mine))):
+    content = {"holder": uuid.uuid4().hex, **_process()}
+    if not (_make(path, content) or (_take_over(path, stale) and _make(path, content))):
         yield False
         return
     done = threading.Event()
 
     def stay_alive() -> None:
         while not done.wait(beat):
-            if _holds(path, mine["holder"]) is False:
+            if _holds(path, content["holder"]) is False:
                 if not done.is_set():
                     lost()
                 return
@@ -62,7 +62,7 @@ def lease(folder: Path, lost: Callable[[], None], beat: float = BEAT, stale: flo
     finally:
         done.set()
         thread.join()
-        if _holds(path, mine["holder"]):
+        if _holds(path, content["holder"]):
             path.unlink(missing_ok=True)
 
 
@@ -97,11 +97,11 @@ def _started(process: Any) -> str | None:
         state, *numbers = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if state in "ZX" else numbers[18]  # a zombie is dead, it only was not waited for yet
+    return None if state in "ZX" else numbers[18]  # a zombie is dead, although nothing has waited for it yet
 
 
 def _make(path: Path, content: dict[str, Any]) -> bool:
-    """Make the file with all of its content at once, unless it exists."""
+    """Create the file with all of its content at once, unless it exists."""
     beside = path.with_name(f"{path.name}.{content['holder']}")
     try:
         beside.write_text(json.dumps(content))
@@ -123,7 +123,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _holds(path: Path, holder: str) -> bool | None:
-    """Whether the lease belongs to this holder; None if that cannot be read, as file systems fail at times."""
+    """Whether the lease belongs to this holder; None if a failure of the file system hides it."""
     try:
         found = _read(path).get("holder")
     except FileNotFoundError:
@@ -134,7 +134,7 @@ def _holds(path: Path, holder: str) -> bool | None:
 
 
 def _dead(path: Path, content: dict[str, Any], stale: float) -> bool:
-    """Whether the holder is dead: it showed no heartbeat for long, or its process no longer exists."""
+    """Whether the holder is dead: it showed no heartbeat for too long, or its process no longer exists."""
     here = platform.system() == "Linux" and content.get("machine") == _machine()
     if here and _started(content.get("process")) != content.get("started"):
         return True
@@ -150,7 +150,7 @@ def _age(path: Path, when: Literal["st_mtime", "st_ctime"]) -> float | None:
         try:
             clock.touch()
             return float(getattr(clock.stat(), when)) - touched
-        except OSError:  # without write access only the clock of this machine is left
+        except OSError:  # without write access, use the clock of this machine
             return time.time() - touched
         finally:
             with suppress(OSError):
@@ -167,8 +167,8 @@ def _take_over(path: Path, stale: float) -> bool:
         return False
     if not _dead(path, content, stale):
         return False
-    # Only the process that makes this link may remove the lease. The link is named after the dead holder: a process
-    # that comes late, when there is a new lease already, links to the new one, sees that, and has removed nothing.
+    # Only the process that creates this link may remove the lease. The link is named after the dead holder: a late
+    # process, which links to a new lease instead, sees the difference below and removes nothing.
     claim = path.with_name(f"{path.name}.{checksum(content)}")
     try:
         os.link(path, claim)

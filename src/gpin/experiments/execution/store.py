@@ -38,13 +38,13 @@ class Store:
     """A folder of jobs and their results.
 
     Arguments:
-        root: The folder; it is made when something is written.
+        root: The folder; it is created when something is written.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = as_path(root, "the store")
         if self.root.exists() and not self.root.is_dir():
-            raise InputError(f"{self.root} is a file, and the store must be a folder")
+            raise InputError(f"{self.root} is a file, but the store must be a folder")
         self._known: dict[str, dict[str, Any]] = {}  # results that were verified once
 
     def folder(self, job: Job) -> Path:
@@ -87,7 +87,7 @@ class Store:
             return None
 
     def forget_failure(self, job: Job) -> None:
-        """Let a failed job be tried again, however many workers died of it; a running one is left alone."""
+        """Let a failed job be tried again, however many workers died in it; a running job is left alone."""
         if self.running(job):
             return
         (self.folder(job) / "failure.json").unlink(missing_ok=True)
@@ -103,9 +103,9 @@ class Store:
 
     @contextmanager
     def attempt(self, job: Job, worker: str) -> Iterator[list[str]]:
-        """Note an attempt of this worker at a job that it holds; yields the workers that died of the job before.
+        """Record an attempt of this worker at a job that it holds; yields the workers that died in the job before.
 
-        An attempt that ends with an exception has released the job and does not count. One whose process dies does.
+        An attempt that ends with an exception has released the job and does not count; one whose process dies does.
         """
         died = self.attempts(job)
         self._note_attempts(job, [*died, worker])
@@ -132,7 +132,7 @@ class Store:
         return "waiting" if self.failure(job) is None else "failed"
 
     def begin(self, job: Job) -> None:
-        """Make the folder of a job and write the job to it."""
+        """Create the folder of a job and write the job to it."""
         self.folder(job).mkdir(parents=True, exist_ok=True)
         remove_unfinished(self.folder(job))
         write_record(self.folder(job) / "job.json", JOB, VERSION, job.model_dump(mode="json"))

@@ -22,10 +22,10 @@ __all__ = ["BATCH", "REFERENCE", "REPEATS", "measure_times", "read_times", "writ
 
 BATCH, REPEATS = 128, 5
 REFERENCE = "vae"
-"""The variant by whose time the others are divided."""
+"""The variant whose time the others are divided by."""
 FORMAT, VERSION = "gpin-times", 1
 RECIPE = 1
-"""To be raised by every change after which inference would take another time."""
+"""Increase this with every change that affects inference times."""
 
 
 def measure_times(
@@ -36,8 +36,8 @@ def measure_times(
     Models and images are random: apart from line searches, the time does not depend on the weights.
 
     Arguments:
-        experiment: The experiment, which says the data sets and latent dimensions.
-        protocol: With a limit on the training images one batch is timed, else as many images as the test part has.
+        experiment: The experiment, with its data sets and latent dimensions.
+        protocol: If it limits the training images, one batch is timed, otherwise as many images as the test part has.
         rows: The names of the variants.
         count: The number of threads.
         tell: Called with each data set and latent dimension before it is measured.
@@ -72,7 +72,7 @@ def _column(data: str, dim: int, decoder: str, rows: Sequence[str], protocol: Pr
 
 
 def _what(experiment: Experiment, rows: Sequence[str]) -> str:
-    """The hash of what is measured: times of other variants or options belong to another table."""
+    """The hash of what is measured, so that times of other variants or options are not mistaken for it."""
     variants = {row: variant_named(row) for row in rows}
     measured = {row: [variant.method, variant.options] for row, variant in variants.items()}
     return checksum({"recipe": RECIPE, "rows": measured, "data": experiment.data, "dims": experiment.time_dims})
@@ -87,7 +87,7 @@ def _path(store: Store, experiment: Experiment, protocol: Protocol, rows: Sequen
 def write_times(
     store: Store, experiment: Experiment, protocol: Protocol, rows: Sequence[str], found: Mapping[str, Any]
 ) -> None:
-    """Keep what `measure_times` returned for these variants in the store."""
+    """Write the times that `measure_times` returned for these variants to the store."""
     path = _path(store, experiment, protocol, rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_record(path, FORMAT, VERSION, found)
@@ -96,7 +96,7 @@ def write_times(
 def read_times(store: Store, experiment: Experiment, protocol: Protocol, rows: Sequence[str]) -> dict[str, Any] | None:
     """The times of these variants, as `measure_times` returned them; None if there are none.
 
-    They come from a measurement of exactly these variants, or else from that of the protocol's, which may lack some.
+    They come from a measurement of exactly these variants, or else of those of the protocol, which may lack some.
     """
     for measured in (tuple(rows), experiment.rows[protocol.name]):
         try:

@@ -1,4 +1,4 @@
-"""Workers: processes that run the jobs which no other worker has, from the last checkpoint. All executors use them."""
+"""Workers: processes that run the jobs that no other worker has, from the last checkpoint; all executors use them."""
 
 import os
 import platform
@@ -31,7 +31,7 @@ CHECKPOINT_SECONDS = 20.0
 LOST = 75
 """The exit code of a worker that was considered dead."""
 ATTEMPTS = 3
-"""The number of workers that may die of a job before it counts as failed."""
+"""The number of workers that may die in a job before it counts as failed."""
 LOG = "workers.log"
 """The file in the store with the output of the workers on this machine."""
 
@@ -76,7 +76,7 @@ def run_jobs(store: Store, jobs: Sequence[Job], log: str = "its log", watch: Cal
     Arguments:
         store: The store of the results.
         jobs: The jobs.
-        log: Where a worker that dies may have left a message.
+        log: The place where a worker that dies may have left a message.
         watch: Called before and after every job.
     """
     tried: set[str] = set()
@@ -108,11 +108,11 @@ def _sweep(store: Store, jobs: Sequence[Job], log: str, watch: Callable[[], None
 
 
 def _attempt(store: Store, job: Job, log: str) -> None:
-    """Run a job, or write why it failed."""
+    """Run a job, or record why it failed."""
     with store.attempt(job, worker_name(os.getpid())) as died:
         try:
             if len(died) >= ATTEMPTS:
-                raise TrainingError(f"its worker died {len(died)} times: {log} may say why")
+                raise TrainingError(f"its worker died {len(died)} times: see {log}")
             run_job(store, job)
         except BusyError:
             raise
@@ -125,8 +125,12 @@ def _attempt(store: Store, job: Job, log: str) -> None:
 
 
 def _taken_for_dead() -> None:
-    # Another worker has the job now, and the two must not write to one folder.
-    print("gpin: this worker showed no heartbeat for too long, and another took its job", file=sys.stderr, flush=True)
+    # Another worker has taken the job, and the two must not write to the same folder.
+    print(
+        "gpin: this worker showed no heartbeat for too long, so another worker took its job",
+        file=sys.stderr,
+        flush=True,
+    )
     os._exit(LOST)
 
 
@@ -145,13 +149,13 @@ def read_plan(path: Path) -> list[Job]:
 
 
 def run_plan(root: str, plan: str, threads: int = 1, log: str = "its log") -> None:
-    """Run the jobs of a plan as a worker in a process of its own, on any machine that sees the store."""
+    """Run the jobs of a plan as a worker in a separate process, on any machine that shares the store."""
     torch.set_num_threads(threads)
     run_jobs(Store(root), read_plan(Path(plan)), log)
 
 
 def _end_with(parent: int) -> None:
-    """End this process when the one that started it is gone, because nothing else would stop it."""
+    """End this process when the one that started it has ended, because nothing else would stop it."""
 
     def watch() -> None:
         while os.getppid() == parent:
