@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,27 @@ def class_tests(path):
                 yield inner.id if isinstance(inner, ast.Name) else inner.attr
 
 
+def module_names():
+    """The name of every module of gpin, with its file."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = ("gpin", *path.relative_to(SOURCE).with_suffix("").parts)
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    files = dict(module_names())
+
+    def imported(path):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "gpin":
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    yield inner if inner in files else node.module
+
+    graph = {name: sorted({other for other in imported(path) if other != name}) for name, path in files.items()}
+    assert list(TopologicalSorter(graph).static_order())  # raises CycleError and names the circle
+
+
 def test_methods_and_distributions_are_asked_and_not_tested_for_their_class():
     """Whatever differs between two of a family is an attribute or a method; only its own file may know the class."""
     where = families()
@@ -115,7 +137,7 @@ def test_methods_and_distributions_are_asked_and_not_tested_for_their_class():
     assert found == []
 
 
-FLAG = re.compile(r"(?<![\w(-])--[a-z][a-z-]*\b(?!: ?#)")
+FLAG = re.compile(r"(?<![\w-])(?<!var\()--[a-z][a-z-]*\b(?!: ?#)")
 """An option of the command line, such as `--data`; neither `var(--ink)` nor `--ink: #fff` of a style sheet."""
 
 

@@ -185,6 +185,13 @@ def test_a_saved_model_gives_the_same_numbers(tmp_path, likelihood, dtype):
         assert sorted(path.name for path in (tmp_path / method).iterdir()) == ["config.json", "model.safetensors"]
 
 
+def test_a_discrete_proposal_is_refused():
+    vae = gpin.build((5,), "vae", latent_dim=2)
+    q = torch.distributions.Independent(torch.distributions.Bernoulli(torch.full((3, 2), 0.5)), 1)
+    with pytest.raises(InputError, match="continuous"):
+        vae.log_likelihood(torch.rand(3, 5), proposal=q)
+
+
 def test_loading_leaves_the_random_state_alone(tmp_path):
     gpin.build((5,), "vae", latent_dim=2).save(tmp_path)
     before = torch.get_rng_state()

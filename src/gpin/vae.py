@@ -178,6 +178,10 @@ class VAE(nn.Module):
             should, has = (f"batch shape {batch} and event shape {event}" for batch, event in (wanted, actual))
             hint = "; wrap it in torch.distributions.Independent" if actual == ((count, self.latent_dim), ()) else ""
             raise InputError(f"the proposal must have {should}, got {has}{hint}")
+        if not q.has_rsample:
+            raise InputError(
+                f"the proposal must be a continuous distribution with reparametrised samples, got {type(q).__name__}"
+            )
 
     def _log_joint_in_parts(self, x: Tensor, size: int, z: Tensor) -> Tensor:
         """log p(x, z) for z `(samples, batch, d)`, with `size` instances at a time."""

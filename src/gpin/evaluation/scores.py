@@ -370,7 +370,7 @@ _SCORES = (
     Score(
         name="training_elbo",
         symbol="training ELBO",
-        title="ELBO",
+        title="training ELBO",
         explanation="the bound that training maximises: reconstruction − KL of z − KL of the weights",
         unit="nats",
         better="higher",

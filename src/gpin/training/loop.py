@@ -107,6 +107,8 @@ def fit(
         },
         "training",
     )
+    if on_epoch is not None and not callable(on_epoch):
+        raise InputError(f"on_epoch must be a function of the epoch's number and result, got {on_epoch!r}")
     if tensorboard and folder is None:
         raise InputError("tensorboard=True needs a folder to write its events to")
     if not checkpoint_seconds >= 0:
