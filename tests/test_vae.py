@@ -188,7 +188,7 @@ def test_a_saved_model_gives_the_same_numbers(tmp_path, likelihood, dtype):
 def test_a_discrete_proposal_is_refused():
     vae = gpin.build((5,), "vae", latent_dim=2)
     q = torch.distributions.Independent(torch.distributions.Bernoulli(torch.full((3, 2), 0.5)), 1)
-    with pytest.raises(InputError, match="continuous"):
+    with pytest.raises(gpin.InputError, match="continuous"):
         vae.log_likelihood(torch.rand(3, 5), proposal=q)
 
 

@@ -306,3 +306,8 @@ def test_a_precision_or_a_device_that_is_none_is_refused(arguments, said, data):
     for call in (lambda: small("vae", **arguments), lambda: gpin.fit(small("vae"), data, **arguments)):
         with pytest.raises(gpin.InputError, match=said):
             call()
+
+
+def test_on_epoch_must_be_callable():
+    with pytest.raises(gpin.InputError, match="on_epoch"):
+        gpin.fit(gpin.build((5,), "vae", latent_dim=2), torch.rand(8, 5), epochs=1, on_epoch=3, progress=False)
