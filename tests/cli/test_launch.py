@@ -98,7 +98,7 @@ def test_a_wide_terminal_shows_what_options_do(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     _, out, _ = run(capsys, "methods")
     assert "what it does" in out
-    assert "Added to the variance of q(z|x)." in out
+    assert "A constant added to the variance of q(z|x)." in out
 
 
 def test_methods_as_json(capsys):
