@@ -127,7 +127,8 @@ def build(
         start: A trained VAE for a warm start, see :meth:`VAE.start_from`; not all methods support it.
         seed: The seed of the initial weights; torch's global random state is left unchanged.
         device: The device of the model, such as "cuda"; by default torch's default device.
-        dtype: The precision of the weights, torch.float32 or torch.float64; by default torch's default dtype.
+        dtype: The precision of the weights, torch.float32 or torch.float64; by default torch's default dtype. Networks
+            of your own are converted to it, too.
         options: The options of the method, such as covariance="full" for "gp"; preset="paper" selects the paper's.
 
     Example:
@@ -150,6 +151,8 @@ def build(
     )
     with nullcontext() if seed is None else seeded(check_seed(seed)):
         vae = from_config(config, encoder=encoder, decoder=decoder)
+    if dtype is None and (encoder is not None or decoder is not None):  # whose precision may be another
+        vae.to(dtype=torch.get_default_dtype())
     vae.move(device, dtype)
     return vae if start is None else vae.start_from(start)
 

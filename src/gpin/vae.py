@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
-from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -18,6 +17,7 @@ from gpin._core.errors import InputError
 from gpin._core.files import as_path, write_record, write_whole
 from gpin._core.inputs import as_dtype, as_tensor, positive_number, whole_number
 from gpin._core.memory import keep_freed_memory
+from gpin._core.tensors import pack_tensors
 from gpin.distributions import PrecisionNormal
 from gpin.evaluation.importance import LogLikelihood, importance_weighted
 from gpin.inference import ELBO, InferenceModel, Uncertainty
@@ -306,9 +306,13 @@ class VAE(nn.Module):
         """Parameter groups for an optimiser. A module's `learning_rate_factors` multiply the learning rates of its own
         parameters, up to its `fastest`; they never lower a rate."""
         groups: dict[float, list[nn.Parameter]] = {learning_rate: []}
+        known: set[nn.Parameter] = set()  # modules may share a parameter
         for module in self.modules():
             factors, fastest = getattr(module, "learning_rate_factors", {}), getattr(module, "fastest", math.inf)
             for name, parameter in module.named_parameters(recurse=False):
+                if parameter in known:
+                    continue
+                known.add(parameter)
                 rate = max(learning_rate, min(factors.get(name, 1.0) * learning_rate, fastest))
                 groups.setdefault(rate, []).append(parameter)
         return [{"params": params, "lr": rate} for rate, params in groups.items() if params]
@@ -344,7 +348,7 @@ class VAE(nn.Module):
 
     def packed(self) -> bytes:
         """The weights in the safetensors format."""
-        return save_tensors({name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()})
+        return pack_tensors(self.state_dict())
 
     def checksum(self) -> str:
         """The sha256 of the weights, as in the `config.json` of a saved model."""

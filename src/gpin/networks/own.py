@@ -1,13 +1,13 @@
 """Users' own networks as trunks and decoders."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from gpin._core.errors import InputError
+from gpin._core.modes import evaluating
 from gpin.networks.base import Trunk
 
 __all__ = ["OwnDecoder", "OwnNetworks", "OwnTrunk"]
@@ -108,7 +108,7 @@ def _tried(network: nn.Module, shape: tuple[int, ...], what: str) -> Tensor:
     like = next(network.parameters(), torch.empty(0))
     known = not isinstance(like, nn.parameter.UninitializedParameter)
     x = torch.zeros(2, *shape, dtype=like.dtype if known else None, device=like.device)
-    with _evaluating(network):
+    with evaluating(network):
         try:
             output = network(x)
         except Exception as error:
@@ -117,15 +117,3 @@ def _tried(network: nn.Module, shape: tuple[int, ...], what: str) -> Tensor:
     if not isinstance(output, Tensor):
         raise InputError(f"the {what} must return a tensor, got {type(output).__name__}")
     return output
-
-
-@contextmanager
-def _evaluating(network: nn.Module) -> Iterator[None]:
-    """Within the context, the network is in evaluation mode, so that its running statistics do not change."""
-    modes = {module: module.training for module in network.modules()}
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

@@ -10,11 +10,11 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor, uint8
 
 from gpin._core.errors import InputError
 from gpin._core.files import remove_unfinished, write_whole
+from gpin._core.tensors import pack_tensors
 
 __all__ = ["Checkpoint", "Checkpoints"]
 
@@ -37,10 +37,9 @@ class Checkpoint:
 
     def pack(self) -> bytes:
         """The content of a safetensors file with the record and a checksum in its metadata."""
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
         record = json.dumps(self.record, allow_nan=False)
-        metadata = {"format": FORMAT, "version": VERSION, "record": record, "sha256": _checksum(tensors, record)}
-        return save_tensors(tensors, metadata)
+        metadata = {"format": FORMAT, "version": VERSION, "record": record, "sha256": _checksum(self.tensors, record)}
+        return pack_tensors(self.tensors, metadata)
 
     @classmethod
     def unpack(cls, content: bytes) -> "Checkpoint":
@@ -113,5 +112,5 @@ def _checksum(tensors: Mapping[str, Tensor], record: str) -> str:
     for name, tensor in sorted(tensors.items()):
         total.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         if tensor.numel():
-            total.update(tensor.reshape(-1).view(uint8).numpy().data)
+            total.update(tensor.detach().cpu().reshape(-1).view(uint8).numpy().data)
     return total.hexdigest()
