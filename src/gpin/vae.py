@@ -60,6 +60,9 @@ class VAE(nn.Module):
     """
 
     prepared: Tensor
+    _gpin_fingerprints: tuple[str, str] | None = None
+    """The fingerprints of the model before and after its last training in a folder, by which `gpin.fit` recognises it;
+    None if it was not needed. They are not saved."""
 
     def __init__(
         self,

@@ -1,10 +1,13 @@
 """Networks of the user's own: built with, trained, saved, loaded, and never taken for another's."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 import gpin
+from gpin._core.identity import same_structure
 from gpin.inference import METHODS
 from gpin.networks import Dense
 
@@ -254,3 +257,171 @@ def test_what_cannot_be_told_apart_is_refused_unless_it_is_named(x, tmp_path):
         fit()
     assert not (tmp_path / "checkpoints").exists()
     assert fit(identity="mine") == fit(identity="mine")
+
+
+class Wide(nn.Module):
+    """A decoder with batch normalisation and dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(D, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 36), nn.Unflatten(1, SHAPE)
+        )
+
+    def forward(self, z):
+        return self.layers(z)
+
+
+def frozen():
+    vae = gpin.build(SHAPE, "vae", D, seed=0)
+    vae.decoder.requires_grad_(False)
+    return vae
+
+
+def assembled():
+    vae = gpin.build(SHAPE, "vae", D, seed=0)
+    return gpin.VAE(vae.inference, vae.decoder, vae.likelihood)
+
+
+SAME = {
+    "own": lambda: gpin.build(SHAPE, "vae", D, decoder=Wide, likelihood={"variance": "analytic"}),
+    "frozen": frozen,
+    "assembled": assembled,
+    "config": lambda: gpin.build(SHAPE, "vae", D),
+}
+
+
+@pytest.mark.parametrize("build", SAME.values(), ids=SAME)
+def test_the_same_object_resumes_and_returns_at_once(build, x, tmp_path):
+    """Training changes buffers, but the model is the one that the run began with."""
+
+    def fit(vae, **more):
+        return gpin.fit(vae, x, x[:8], epochs=3, folder=tmp_path / "run", checkpoint_seconds=0, progress=False, **more)
+
+    def interrupt(number, result):
+        raise KeyboardInterrupt
+
+    vae = build()
+    with pytest.raises(KeyboardInterrupt):
+        fit(vae, on_epoch=interrupt)
+    whole = fit(vae)
+    assert len(whole.epochs) == 3
+    result = vae.checksum()
+    assert fit(vae) == whole
+    assert fit(copy.deepcopy(vae)) == whole
+    assert fit(fresh := build()) == whole
+    assert vae.checksum() == fresh.checksum() == result
+    other = build()
+    other.likelihood = gpin.build(SHAPE, "vae", D, likelihood={"min_variance": 1e-3}).likelihood
+    vae.decoder.register_forward_hook(lambda module, z, output: 2 * output)
+    for changed in (other, vae):
+        with pytest.raises(gpin.InputError, match="holds another run"):
+            fit(changed)
+
+
+@pytest.mark.parametrize("part", ["decoder", "likelihood", "inference"])
+def test_a_built_model_with_another_part_is_another_model(part, x, tmp_path):
+    """Also if all parameters have the same names and shapes."""
+
+    def fit(vae):
+        gpin.fit(vae, x, x[:8], epochs=1, folder=tmp_path, progress=False)
+
+    fit(gpin.build(SHAPE, "vae", D))
+    vae = gpin.build(SHAPE, "vae", D)
+    if part == "decoder":
+        vae.decoder[1] = nn.Tanh()
+    elif part == "likelihood":
+        vae.likelihood = gpin.build(SHAPE, "vae", D, likelihood={"min_variance": 1e-3}).likelihood
+    else:
+        vae.inference = type("Other", (type(vae.inference),), {})(Dense(SHAPE).trunk, D)
+    with pytest.raises(gpin.InputError, match="holds another run"):
+        fit(vae)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_training_and_files_do_not_change_the_structure_of_a_built_model(method, x, tmp_path):
+    """So that it is identified by its config alone, as in version 0.1."""
+    vae = gpin.build(SHAPE, method, D)
+    gpin.fit(vae, x, x[:8], epochs=3, progress=False, dtype=torch.float64)
+    vae.save(tmp_path)
+    for used in (vae, gpin.load(tmp_path)):
+        assert same_structure(used, gpin.build(SHAPE, method, D))
+
+
+# Properties of networks --------------------------------------------------------------------------------
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(D, 36), nn.Linear(D, 36)
+        self.other.weight = self.one.weight
+
+    def forward(self, z):
+        return self.one(z) * self.other(z).sigmoid()
+
+
+def test_tied_weights_are_trained_once_saved_and_resumed(x, tmp_path):
+    def fit(folder=None, **more):
+        vae = gpin.build(SHAPE, "vae", D, decoder=Tied, seed=0)
+        gpin.fit(vae, x, x[:8], epochs=3, folder=folder, progress=False, ema=0.9, **more)
+        return vae
+
+    def interrupt(number, result):
+        raise KeyboardInterrupt
+
+    vae = fit()
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "run", checkpoint_seconds=0, on_epoch=interrupt)
+    assert same(vae, fit(tmp_path / "run"))
+    vae.save(tmp_path / "model")
+    again = gpin.load(tmp_path / "model", decoder=Tied)
+    assert same(vae, again)
+    for one in (vae, again):
+        assert one.decoder.network.one.weight is one.decoder.network.other.weight
+    parameters = [p for group in vae.parameter_groups(0.1) for p in group["params"]]
+    assert len(parameters) == len(set(parameters)) == len(list(vae.parameters()))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_a_decoder_with_batch_normalisation_and_dropout(method, x):
+    vae = gpin.build(SHAPE, method, D, decoder=Wide, seed=0)
+    history = gpin.fit(vae, x, x[:8], epochs=3, batch_size=16, progress=False)
+    assert torch.isfinite(torch.tensor(history.validation)).all()
+    assert vae.decoder.network.layers[1].num_batches_tracked > 0
+
+
+def test_refinement_evaluates_the_decoder_without_noise_and_statistics_of_the_batch(x):
+    vae = gpin.build(SHAPE, "vae", D, decoder=Wide, seed=0).eval()
+    expected = vae.refine(x)
+    norm = vae.decoder.network.layers[1]
+    statistics = norm.running_mean.clone()
+    refined = vae.train().refine(x)
+    assert norm.training
+    assert torch.equal(norm.running_mean, statistics)
+    assert torch.equal(refined.mean, expected.mean)
+    assert torch.allclose(vae.refine(x[:3]).mean, expected.mean[:3], atol=1e-4)
+
+
+class Noisy(MyDecoder):
+    def forward(self, z):
+        return super().forward(z + torch.randn_like(z))
+
+
+def test_a_decoder_that_is_always_random_is_refused_in_one_line_where_it_cannot_work(x):
+    vae = gpin.build(SHAPE, "vae", D, decoder=Noisy)
+    gpin.fit(vae, x, x[:8], epochs=1, progress=False)
+    with pytest.raises(gpin.InputError, match=r"the Jacobian of the decoder, .* must not draw random") as caught:
+        vae.refine(x)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("dtype", "wanted"), [(None, torch.float32), ("float64", torch.float64)])
+def test_networks_of_another_precision_are_converted(dtype, wanted, x):
+    decoder = MyDecoder().double()
+    weights = decoder.linear.weight.detach().clone()
+    vae = gpin.build(SHAPE, "vae", D, decoder=decoder, encoder=MyTrunk, dtype=dtype)
+    assert {p.dtype for p in vae.parameters()} == {wanted}
+    assert torch.equal(decoder.linear.weight, weights.to(wanted))
+    gpin.fit(vae, x, x[:8], epochs=1, progress=False)
+    assert vae.reconstruct(x).dtype == wanted

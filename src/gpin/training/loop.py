@@ -5,7 +5,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +16,10 @@ from torch.utils.data import DataLoader
 
 from gpin._core.errors import InputError, StopTraining, TrainingError
 from gpin._core.files import as_path, checksum
-from gpin._core.identity import fingerprint
+from gpin._core.identity import fingerprint, same_structure
 from gpin._core.messages import to_stderr
 from gpin._core.seeding import seeded
+from gpin.building import from_config
 from gpin.data import Batches, hold_out
 from gpin.training.checkpoints import Checkpoint, Checkpoints
 from gpin.training.history import Epoch, History, Metrics
@@ -89,8 +90,9 @@ def fit(
             printed on stderr.
         identity: Distinguishes this run from others in the same folder; by default a hash of the options of the model
             and of training and of all data. For a model with modules of your own, or with frozen parameters, the hash
-            also covers their classes, attributes, buffers and frozen parameters. It does not cover the initial values
-            of trainable parameters, because a resumed run takes them from its checkpoint.
+            also covers their code, attributes, buffers, hooks and frozen parameters. It does not cover the initial
+            values of trainable parameters, because a resumed run takes them from its checkpoint: models that differ
+            only in the `seed` or `start` of `gpin.build` count as the same, so give each its own folder or identity.
     """
     if not isinstance(vae, VAE):
         raise InputError(f"the model to train must be a gpin.VAE, got {type(vae).__name__}")
@@ -127,8 +129,12 @@ def fit(
         vae.check(x)
     store = None if folder is None else _Store(as_path(folder), processes, checkpoint_seconds, tell or to_stderr)
 
-    with seeded(config.seed):
-        saved = None if store is None else store.load(identity or _about(vae, training, validation, config), vae)
+    modules = None if store is None or identity else _modules(vae)
+
+    with seeded(config.seed), _remembered(vae, modules):
+        saved = None
+        if store is not None:
+            saved = store.load(identity or _about(vae, modules, training, validation, config), vae)
         if saved is None:
             vae.prepare(vae.check(x) for x, _ in training)
             processes.synchronise(list(vae.state_dict().values()))
@@ -272,14 +278,37 @@ class _Store:
             ) from error
 
 
-def _about(vae: VAE, training: Batches, validation: Batches, config: TrainingConfig) -> str:
-    """The identity of a run: a hash of model, options and data.
+def _modules(vae: VAE) -> str | None:
+    """The fingerprint of the model before its first training; None if the config describes the model completely.
 
-    A model that its config describes completely is identified by that config; one with modules of the user's own, or
-    with frozen parameters, by everything that its modules hold.
+    Training changes buffers, such as running statistics. A model that an earlier call of `fit` has left in just this
+    state is therefore identified as it was when that call began.
     """
+    config = vae.config
+    if config is not None and not config.own and all(p.requires_grad for p in vae.parameters()):
+        with seeded(0):
+            described = from_config(config)
+        if same_structure(vae, described):
+            return None
+    now = fingerprint(vae)
+    start, end = vae._gpin_fingerprints or (now, now)
+    return start if now == end else now
+
+
+@contextmanager
+def _remembered(vae: VAE, modules: str | None) -> Iterator[None]:
+    """After the context, however it ends, the model remembers its fingerprint before it, `modules`, and that of now."""
+    try:
+        yield
+    finally:
+        if modules is not None:
+            with suppress(InputError):  # training added what cannot be described: then the model has no past
+                vae._gpin_fingerprints = (modules, fingerprint(vae))
+
+
+def _about(vae: VAE, modules: str | None, training: Batches, validation: Batches, config: TrainingConfig) -> str:
+    """The identity of a run: a hash of model, options and data; `modules` is the fingerprint if the model needs one."""
     model = None if vae.config is None else vae.config.model_dump(mode="json")
-    described = vae.config is not None and not vae.config.own and all(p.requires_grad for p in vae.parameters())
     seen = hashlib.sha256()
     for batches in (Batches(training.data, 1024), validation):
         for x, _ in batches:
@@ -287,7 +316,7 @@ def _about(vae: VAE, training: Batches, validation: Batches, config: TrainingCon
     return checksum(
         {
             "model": model,
-            **({} if described else {"modules": fingerprint(vae)}),
+            **({} if modules is None else {"modules": modules}),
             "parameters": {name: list(p.shape) for name, p in vae.named_parameters()},
             "training": config.model_dump(mode="json"),
             "sizes": [training.size, validation.size],
