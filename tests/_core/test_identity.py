@@ -67,6 +67,12 @@ def test_everything_else_matters(change):
     assert fingerprint(Scaled(**change)) == fingerprint(Scaled(**change))
 
 
+def test_layers_that_refer_to_their_parameters_are_described():
+    assert fingerprint(nn.LSTM(2, 2)) == fingerprint(nn.LSTM(2, 2))
+    assert fingerprint(nn.LSTM(2, 2)) != fingerprint(nn.LSTM(2, 2, dropout=0.1, num_layers=2))
+    assert fingerprint(nn.LSTM(2, 2)) != fingerprint(nn.LSTM(2, 2).requires_grad_(False))
+
+
 def test_closures_and_code_are_told_apart():
     def times(factor):
         return lambda x: factor * x

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import sys
 import types
+import weakref
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
@@ -98,6 +99,8 @@ class _Description:
 
     def module(self, module: nn.Module, where: str) -> Any:
         parts = []
+        for parameter in module.parameters():  # attributes may refer to them, as in nn.LSTM
+            self.seen[id(parameter)] = (len(self.seen), parameter)
         for name, part in module.named_modules():
             at = ".".join(filter(None, (where, name)))
             self.seen[id(part)] = (len(self.seen), part)
@@ -184,6 +187,8 @@ class _Description:
             return "function", value.__name__
         if kind.__name__ == "_lru_cache_wrapper":
             return "cached", self.value(value.__wrapped__, where)
+        if kind is weakref.ReferenceType:
+            return "reference", self.value(value(), where)
         if kind is types.ModuleType:
             return "module", value.__name__
         if kind is logging.Logger:
