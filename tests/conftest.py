@@ -23,8 +23,9 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def _seeded():
-    """Every test starts from the same random state, in float32."""
+    """Every test starts from the same random state, in float32, with distributions that check their arguments."""
     torch.manual_seed(0)
+    torch.distributions.Distribution.set_default_validate_args(True)  # torch.compile switches it off for the process
     yield
     torch.set_default_dtype(torch.float32)
 

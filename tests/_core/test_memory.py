@@ -34,6 +34,6 @@ def faults(what, **environment):
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
 def test_a_process_with_a_vae_keeps_its_memory_unless_told_otherwise():
     each = 100_000_000 // 4096
-    assert faults("torch") > 2 * each  # else there is nothing to show
+    assert faults("torch") > each  # else there is nothing to show
     assert faults("vae") <= each  # the heap may still grow once, by what five tensors need
     assert faults("vae", MALLOC_TRIM_THRESHOLD_="1000000") > 10 * each
