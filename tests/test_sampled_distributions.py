@@ -7,11 +7,14 @@ import torch
 from torch.distributions import Categorical, Independent, MixtureSameFamily, MultivariateNormal, Normal
 
 from gpin.distributions import (
+    CholeskyNormal,
     DiagonalNormal,
     FlowNormal,
+    LowRankNormal,
     NormalMixture,
     PrecisionNormal,
     ReflectedNormal,
+    as_normal,
     rsample_and_log_prob,
 )
 from gpin.inference.iaf import GatedAffine
@@ -46,6 +49,53 @@ def test_a_normal_from_its_precision_is_the_dense_one():
     torch.testing.assert_close(q.variance, dense.variance)
     torch.testing.assert_close(q.entropy(), dense.entropy())
     assert_moments(q, mean, dense.covariance_matrix)
+
+
+def some_normals():
+    """One Gaussian of each class with a covariance of its own, all different."""
+    mean, std = torch.randn(BATCH, D), torch.rand(BATCH, D) + 0.1
+    lower = torch.diag_embed(std) + torch.randn(BATCH, D, D).tril(-1)
+    return [
+        DiagonalNormal(mean, std),
+        CholeskyNormal(mean, lower),
+        CholeskyNormal(mean, lower, std.log()),
+        LowRankNormal(mean, std, torch.randn(BATCH, D, 2)),
+        PrecisionNormal(mean, torch.linalg.cholesky(random_precision())),
+        ReflectedNormal(DiagonalNormal(mean, std), torch.randn(3, BATCH, D)),
+    ]
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_every_normal_agrees_with_the_dense_one(index):
+    q = some_normals()[index]
+    covariance = getattr(q, "covariance_matrix", torch.diag_embed(q.variance))
+    dense = MultivariateNormal(q.mean, covariance)
+    z, vector = torch.randn(5, BATCH, D), torch.randn(BATCH, D)
+    torch.testing.assert_close(q.log_prob(z), dense.log_prob(z))
+    torch.testing.assert_close(q.variance, dense.variance)
+    torch.testing.assert_close(q.covariance_times(vector), (covariance @ vector.unsqueeze(-1)).squeeze(-1))
+    standard = MultivariateNormal(torch.zeros(D), torch.eye(D)).expand([BATCH])
+    torch.testing.assert_close(q.standard_normal_kl(), torch.distributions.kl_divergence(dense, standard))
+    moved = q.with_mean(vector)
+    torch.testing.assert_close(moved.mean, vector)
+    torch.testing.assert_close(moved.log_prob(z), MultivariateNormal(vector, covariance).log_prob(z))
+    assert as_normal(q) is q
+
+
+@pytest.mark.parametrize("index", [1, 3])
+def test_samples_of_full_and_low_rank_normals_have_their_moments(index):
+    q = some_normals()[index]
+    assert_moments(q, q.mean, q.covariance_matrix)
+    assert q.rsample().shape == (BATCH, D)
+    torch.testing.assert_close(q.entropy(), MultivariateNormal(q.mean, q.covariance_matrix).entropy())
+
+
+def test_other_distributions_are_represented_by_their_means_and_variances():
+    q = NormalMixture(torch.randn(BATCH, 3).log_softmax(-1), torch.randn(BATCH, 3, D), torch.rand(BATCH, 3, D) + 0.1)
+    for other in (q, Independent(Normal(q.mean, q.stddev), 1)):
+        normal = as_normal(other)
+        torch.testing.assert_close(normal.mean, q.mean)
+        torch.testing.assert_close(normal.variance, q.variance)
 
 
 def test_reflections_are_orthogonal_matrices():

@@ -13,13 +13,17 @@ from gpin._core.seeding import seeded
 
 __all__ = [
     "LOG_STD_RANGE",
+    "CholeskyNormal",
     "DiagonalNormal",
     "FlowNormal",
     "LatentDistribution",
+    "LatentNormal",
+    "LowRankNormal",
     "NormalMixture",
     "PrecisionNormal",
     "RandomMomentsNormal",
     "ReflectedNormal",
+    "as_normal",
     "gaussian_kl",
     "rsample_and_log_prob",
     "sample_and_log_prob",
@@ -66,8 +70,36 @@ class LatentDistribution(Distribution):
         """
         return _sample_and_log_prob(self, samples, chunk)
 
+    def normal(self) -> "LatentNormal":
+        """The Gaussian that stands for this distribution where one is needed: q itself if it is Gaussian, otherwise the
+        diagonal Gaussian with its mean and standard deviations."""
+        return DiagonalNormal(self.mean, self.stddev)
 
-class DiagonalNormal(LatentDistribution, Independent[Normal]):
+
+class LatentNormal(LatentDistribution):
+    """Base class of the Gaussians N(m, Σ) over z, which offer products with Σ and can be moved to another mean.
+
+    Subclasses define :meth:`covariance_times`, :meth:`with_mean` and :meth:`standard_normal_kl`.
+    """
+
+    def normal(self) -> "LatentNormal":
+        """The distribution itself."""
+        return self
+
+    def covariance_times(self, vector: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        """Σ v for one vector per instance: `(..., d)` → `(..., d)`."""
+        raise NotImplementedError
+
+    def with_mean(self, mean: Float[Tensor, "*batch d"]) -> "LatentNormal":
+        """N(mean, Σ): the same covariance around another mean, `(..., d)`."""
+        raise NotImplementedError
+
+    def standard_normal_kl(self) -> Float[Tensor, "*batch"]:
+        """KL to N(0, I), `(...)`."""
+        raise NotImplementedError
+
+
+class DiagonalNormal(LatentNormal, Independent[Normal]):
     """N(mean, diag(std²)).
 
     Arguments:
@@ -96,6 +128,168 @@ class DiagonalNormal(LatentDistribution, Independent[Normal]):
     def standard_normal_kl(self) -> Tensor:
         """KL to N(0, I), `(...)`: ½ Σ_j (v_j + m_j² − 1 − log v_j)."""
         return gaussian_kl(self.mean, self.variance, self.variance.log())
+
+    def covariance_times(self, vector: Tensor) -> Tensor:
+        """diag(std²) v."""
+        return self.variance * vector
+
+    def with_mean(self, mean: Tensor) -> "DiagonalNormal":
+        """N(mean, diag(std²))."""
+        return DiagonalNormal(mean, self.stddev, self._log_std)
+
+
+class CholeskyNormal(LatentNormal):
+    """N(mean, Σ), parametrised by the Cholesky factor L of the covariance, Σ = L Lᵀ.
+
+    Arguments:
+        mean: Shape `(..., d)`.
+        factor: L, lower triangular with a positive diagonal, shape `(..., d, d)`.
+        log_scale: The logarithm of the diagonal of L, `(..., d)`, if already known; computed on demand otherwise.
+
+    Example:
+        >>> q = CholeskyNormal(torch.zeros(3, 2), torch.eye(2).expand(3, 2, 2))
+        >>> q.rsample((5,)).shape, q.covariance_times(torch.ones(3, 2)).shape
+        (torch.Size([5, 3, 2]), torch.Size([3, 2]))
+    """
+
+    arg_constraints = {}
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, mean: Tensor, factor: Tensor, log_scale: Tensor | None = None) -> None:
+        self.loc, self.factor, self._log_scale = mean, factor, log_scale
+        super().__init__(mean.shape[:-1], mean.shape[-1:], validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean, `(..., d)`."""
+        return self.loc
+
+    @property
+    def log_scale(self) -> Tensor:
+        """The logarithm of the diagonal of L, `(..., d)`."""
+        return self.factor.diagonal(dim1=-2, dim2=-1).log() if self._log_scale is None else self._log_scale
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """L Lᵀ, `(..., d, d)`."""
+        return self.factor @ self.factor.mT
+
+    @property
+    def variance(self) -> Tensor:
+        """The diagonal of the covariance, `(..., d)`."""
+        return self.factor.square().sum(-1)
+
+    def covariance_times(self, vector: Tensor) -> Tensor:
+        """L (Lᵀ v)."""
+        return (self.factor @ (self.factor.mT @ vector.unsqueeze(-1))).squeeze(-1)
+
+    def with_mean(self, mean: Tensor) -> "CholeskyNormal":
+        """N(mean, L Lᵀ)."""
+        return CholeskyNormal(mean, self.factor, self._log_scale)
+
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        """mean + L ε, shape `(*sample_shape, ..., d)`."""
+        noise = _noise(self, self.loc, sample_shape)
+        return self.loc + _from_columns(self.factor @ _columns(noise, self.loc), noise)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """−½ ‖L⁻¹(z − mean)‖² − log|L| − d/2 log 2π."""
+        difference = value - self.loc
+        columns = torch.linalg.solve_triangular(self.factor, _columns(difference, self.loc), upper=False)
+        square = columns.square().sum(-2).movedim(-1, 0).reshape(difference.shape[:-1])
+        return -0.5 * (square + self.event_shape[0] * math.log(2 * math.pi)) - self.log_scale.sum(-1)
+
+    def entropy(self) -> Tensor:
+        """d/2 (1 + log 2π) + log|L|."""
+        return 0.5 * self.event_shape[0] * (1 + math.log(2 * math.pi)) + self.log_scale.sum(-1)
+
+    def standard_normal_kl(self) -> Tensor:
+        """KL to N(0, I), `(...)`: ½ (‖L‖² + ‖m‖² − d) − log|L| with the Frobenius norm of L."""
+        squares = self.factor.square().sum((-2, -1)) + self.loc.square().sum(-1)
+        return 0.5 * (squares - self.event_shape[0]) - self.log_scale.sum(-1)
+
+
+class LowRankNormal(LatentNormal):
+    """N(mean, D (I + U Uᵀ) D) with D = diag(scale) and U of few columns.
+
+    Arguments:
+        mean: Shape `(..., d)`.
+        scale: The diagonal of D, positive, shape `(..., d)`.
+        directions: U, shape `(..., d, rank)`.
+
+    Example:
+        >>> q = LowRankNormal(torch.zeros(3, 4), torch.ones(3, 4), torch.ones(3, 4, 2))
+        >>> q.rsample((5,)).shape, q.covariance_times(torch.ones(3, 4)).shape
+        (torch.Size([5, 3, 4]), torch.Size([3, 4]))
+    """
+
+    arg_constraints = {}
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, mean: Tensor, scale: Tensor, directions: Tensor) -> None:
+        self.loc, self.scale, self.directions = mean, scale, directions
+        super().__init__(mean.shape[:-1], mean.shape[-1:], validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean, `(..., d)`."""
+        return self.loc
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """D (I + U Uᵀ) D, `(..., d, d)`."""
+        root = self.scale.unsqueeze(-1) * self.directions
+        return torch.diag_embed(self.scale.square()) + root @ root.mT
+
+    @property
+    def variance(self) -> Tensor:
+        """The diagonal of the covariance, `(..., d)`."""
+        return self.scale.square() * (1 + self.directions.square().sum(-1))
+
+    def covariance_times(self, vector: Tensor) -> Tensor:
+        """D (w + U (Uᵀ w)) with w = D v."""
+        scaled = (self.scale * vector).unsqueeze(-1)
+        return self.scale * (scaled + self.directions @ (self.directions.mT @ scaled)).squeeze(-1)
+
+    def with_mean(self, mean: Tensor) -> "LowRankNormal":
+        """N(mean, D (I + U Uᵀ) D)."""
+        return LowRankNormal(mean, self.scale, self.directions)
+
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        """mean + D (ε₁ + U ε₂) with ε₁ of d and ε₂ of rank entries, shape `(*sample_shape, ..., d)`."""
+        size, rank = self.directions.shape[-2:]
+        shape = (*Size(sample_shape), *self.batch_shape, size + rank)
+        noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        own, along = noise.split([size, rank], dim=-1)
+        return self.loc + self.scale * (own + (self.directions @ along.unsqueeze(-1)).squeeze(-1))
+
+    def _inner(self) -> Tensor:
+        """The Cholesky factor of I + Uᵀ U, `(..., rank, rank)`."""
+        eye = torch.eye(self.directions.shape[-1], dtype=self.loc.dtype, device=self.loc.device)
+        return torch.linalg.cholesky(eye + self.directions.mT @ self.directions)
+
+    def _log_det(self) -> Tensor:
+        """½ log|Σ|, `(...)`."""
+        return self.scale.log().sum(-1) + self._inner().diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log density; Σ⁻¹ by Woodbury's identity: ‖w‖² − ‖R⁻¹ Uᵀ w‖² with w = D⁻¹(z − m), R Rᵀ = I + Uᵀ U."""
+        scaled = (value - self.loc) / self.scale
+        columns = self.directions.mT @ _columns(scaled, self.loc)
+        along = torch.linalg.solve_triangular(self._inner(), columns, upper=False).square().sum(-2)
+        square = scaled.square().sum(-1) - along.movedim(-1, 0).reshape(scaled.shape[:-1])
+        return -0.5 * (square + self.event_shape[0] * math.log(2 * math.pi)) - self._log_det()
+
+    def entropy(self) -> Tensor:
+        """d/2 (1 + log 2π) + ½ log|Σ|."""
+        return 0.5 * self.event_shape[0] * (1 + math.log(2 * math.pi)) + self._log_det()
+
+    def standard_normal_kl(self) -> Tensor:
+        """KL to N(0, I), `(...)`: ½ (tr Σ + ‖m‖² − d − log|Σ|)."""
+        squares = self.variance.sum(-1) + self.loc.square().sum(-1)
+        return 0.5 * (squares - self.event_shape[0]) - self._log_det()
 
 
 class RandomMomentsNormal(LatentDistribution):
@@ -188,7 +382,7 @@ class RandomMomentsNormal(LatentDistribution):
         return deviates.to(self.loc.dtype), log_weights.to(self.loc.dtype)
 
 
-class PrecisionNormal(LatentDistribution):
+class PrecisionNormal(LatentNormal):
     """N(mean, Λ⁻¹), parametrised by the Cholesky factor L of the precision, Λ = L Lᵀ.
 
     Arguments:
@@ -227,17 +421,15 @@ class PrecisionNormal(LatentDistribution):
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         """mean + L⁻ᵀ ε, shape `(*sample_shape, ..., d)`."""
-        shape = self._extended_shape(Size(sample_shape))
-        noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
-        columns = noise.reshape(-1, *self.loc.shape).movedim(0, -1)  # (..., d, samples), solved all at once
-        moved = torch.linalg.solve_triangular(self.factor.mT, columns, upper=True)
-        return self.loc + moved.movedim(-1, 0).reshape(shape)
+        noise = _noise(self, self.loc, sample_shape)
+        moved = torch.linalg.solve_triangular(self.factor.mT, _columns(noise, self.loc), upper=True)
+        return self.loc + _from_columns(moved, noise)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """−½ ‖Lᵀ(z − mean)‖² + log|L| − d/2 log 2π."""
         difference = value - self.loc
-        columns = difference.reshape(-1, *self.loc.shape).movedim(0, -1)  # (..., d, samples)
-        square = (self.factor.mT @ columns).square().sum(-2).movedim(-1, 0).reshape(difference.shape[:-1])
+        columns = self.factor.mT @ _columns(difference, self.loc)
+        square = columns.square().sum(-2).movedim(-1, 0).reshape(difference.shape[:-1])
         log_det = self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return log_det - 0.5 * (square + self.event_shape[0] * math.log(2 * math.pi))
 
@@ -250,8 +442,16 @@ class PrecisionNormal(LatentDistribution):
         """KL to N(0, I), `(...)`: −H[q] − E_q[log p(z)] = ½ Σ_j (v_j + m_j² + log 2π) − H[q]."""
         return 0.5 * (self.variance + self.mean.square() + math.log(2 * math.pi)).sum(-1) - self.entropy()
 
+    def covariance_times(self, vector: Tensor) -> Tensor:
+        """Λ⁻¹ v, by two triangular solves."""
+        return torch.cholesky_solve(vector.unsqueeze(-1), self.factor).squeeze(-1)
 
-class ReflectedNormal(LatentDistribution):
+    def with_mean(self, mean: Tensor) -> "PrecisionNormal":
+        """N(mean, Λ⁻¹)."""
+        return PrecisionNormal(mean, self.factor)
+
+
+class ReflectedNormal(LatentNormal):
     """A diagonal Gaussian under Householder reflections, z = H_T … H_1 z₀: a full covariance at low cost.
 
     H_t z = z − 2 v_t (v_tᵀ z) / ‖v_t‖². Reflections preserve volumes and lengths and are their own inverses.
@@ -304,6 +504,15 @@ class ReflectedNormal(LatentDistribution):
     def standard_normal_kl(self) -> Tensor:
         """KL to N(0, I), `(...)`. It equals that of the base, because reflections preserve entropies and lengths."""
         return self.base.standard_normal_kl()
+
+    def covariance_times(self, vector: Tensor) -> Tensor:
+        """H diag(std²) Hᵀ v."""
+        turned = self._reflect(vector, self.reflectors.flip(0))
+        return self._reflect(self.base.variance * turned, self.reflectors)
+
+    def with_mean(self, mean: Tensor) -> "ReflectedNormal":
+        """The same reflections of a base whose mean is mapped to `mean`."""
+        return ReflectedNormal(self.base.with_mean(self._reflect(mean, self.reflectors.flip(0))), self.reflectors)
 
 
 class NormalMixture(LatentDistribution):
@@ -428,6 +637,28 @@ class FlowNormal(LatentDistribution):
         total = self.base.log_prob(value) + log_det_total
         # Far from the mass the inverse overflows to inf − inf; the density there is zero.
         return torch.where(total.isnan() & finite, -math.inf, total)
+
+
+def as_normal(q: Distribution) -> LatentNormal:
+    """The Gaussian that stands for any distribution over z, by q's own method if it has one; otherwise the diagonal
+    Gaussian with its mean and standard deviations."""
+    own = getattr(q, "normal", None)
+    return DiagonalNormal(q.mean, q.stddev) if own is None else cast(LatentNormal, own())
+
+
+def _noise(q: Distribution, like: Tensor, sample_shape: Shape) -> Tensor:
+    """Standard normal noise of the shape of q's samples, `(*sample_shape, ..., d)`."""
+    return torch.randn(q._extended_shape(Size(sample_shape)), dtype=like.dtype, device=like.device)
+
+
+def _columns(vectors: Tensor, like: Tensor) -> Tensor:
+    """Vectors `(*sample_shape, ..., d)` as the columns of one matrix per instance, `(..., d, samples)`."""
+    return vectors.reshape(-1, *like.shape).movedim(0, -1)
+
+
+def _from_columns(columns: Tensor, like: Tensor) -> Tensor:
+    """The inverse of :func:`_columns`: `(..., d, samples)` in the shape of `like`."""
+    return columns.movedim(-1, 0).reshape(like.shape)
 
 
 def rsample_and_log_prob(q: Distribution, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
