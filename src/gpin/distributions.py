@@ -82,6 +82,9 @@ class LatentNormal(LatentDistribution):
     Subclasses define :meth:`covariance_times`, :meth:`with_mean` and :meth:`standard_normal_kl`.
     """
 
+    ascent: Any = None
+    """The steps that led to this distribution, a :class:`gpin.refinement.Ascent`; None if it was not refined."""
+
     def normal(self) -> "LatentNormal":
         """The distribution itself."""
         return self
@@ -640,10 +643,12 @@ class FlowNormal(LatentDistribution):
 
 
 def as_normal(q: Distribution) -> LatentNormal:
-    """The Gaussian that stands for any distribution over z, by q's own method if it has one; otherwise the diagonal
-    Gaussian with its mean and standard deviations."""
-    own = getattr(q, "normal", None)
-    return DiagonalNormal(q.mean, q.stddev) if own is None else cast(LatentNormal, own())
+    """The Gaussian that stands for any distribution over z: that of :meth:`LatentDistribution.normal`, a torch Gaussian
+    with its full covariance, or else the diagonal Gaussian with q's mean and standard deviations."""
+    if (own := getattr(q, "normal", None)) is not None:
+        return cast(LatentNormal, own())
+    factor = getattr(q, "scale_tril", None)
+    return DiagonalNormal(q.mean, q.stddev) if factor is None else CholeskyNormal(q.mean, factor)
 
 
 def _noise(q: Distribution, like: Tensor, sample_shape: Shape) -> Tensor:

@@ -1,14 +1,19 @@
 """The interface of a generative model to inference: a prior, a decoder and a likelihood."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import torch
+from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
+from gpin._core.errors import InputError
+from gpin._core.modes import evaluating
 from gpin.likelihoods import Likelihood
 
-__all__ = ["Generative", "frozen"]
+__all__ = ["Generative", "decoder_alone", "frozen", "log_joint_alone", "log_joint_and_gradient"]
 
 
 @runtime_checkable
@@ -45,3 +50,66 @@ def frozen(model: Generative) -> Iterator[None]:
     finally:
         for parameter in parameters:
             parameter.requires_grad_(True)
+
+
+def decoder_alone(model: Generative) -> Callable[[Tensor], Any]:
+    """The decoder as a deterministic function of each instance alone, differentiable in z and its parameters.
+
+    It runs in evaluation mode, because what refinement finds for one instance must depend neither on the other
+    instances (batch normalisation) nor on noise (dropout). In training it keeps the running statistics of this moment:
+    training may change them before it differentiates through the result.
+    """
+    decoder = model.decoder
+    if not decoder.training:
+        return decoder
+    statistics = {
+        f"{name}.{key}".lstrip("."): buffer.clone()
+        for name, module in decoder.named_modules()
+        if isinstance(module, _NormBase)
+        for key, buffer in module.named_buffers(recurse=False)
+    }
+
+    def decode(z: Tensor) -> Any:
+        with evaluating(decoder):
+            return torch.func.functional_call(decoder, statistics, (z,)) if statistics else decoder(z)
+
+    return decode
+
+
+def log_joint_alone(model: Generative, x: Tensor, z: Tensor) -> Float[Tensor, " batch"]:
+    """log p(x, z) with the decoder of :func:`decoder_alone`: x `(batch, *shape)`, z `(batch, d)` → `(batch,)`."""
+    return model.likelihood.log_prob(x, decoder_alone(model)(z)) + model.log_prior(z)
+
+
+def log_joint_and_gradient(
+    model: Generative, x: Tensor, z: Tensor, *, differentiable: bool = False
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch d"]]:
+    """log p(x, z), `(batch,)`, and its gradient in z, `(batch, d)`, with the decoder of :func:`decoder_alone`.
+
+    Arguments:
+        model: The generative model.
+        x: `(batch, *shape)`.
+        z: `(batch, d)`.
+        differentiable: Whether the gradient can be differentiated again, with respect to z and the parameters of the
+            model. Otherwise both results are detached, and the gradients of parameters are not computed.
+    """
+    if not differentiable:
+        with frozen(model), torch.enable_grad():
+            leaf = z.detach().requires_grad_()
+            value, gradient = _value_and_gradient(model, x, leaf, create_graph=False)
+        return value.detach(), gradient
+    with torch.enable_grad():
+        leaf = z if z.requires_grad else z.detach().requires_grad_()
+        return _value_and_gradient(model, x, leaf, create_graph=True)
+
+
+def _value_and_gradient(model: Generative, x: Tensor, z: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
+    conditional = model.likelihood.log_prob(x, decoder_alone(model)(z))
+    if not conditional.requires_grad:
+        raise InputError(
+            "steps on log p(x, z) need its gradient in z, but log p(x|z) has none: "
+            "the decoder and the likelihood must be differentiable functions of z"
+        )
+    value = conditional + model.log_prior(z)
+    (gradient,) = torch.autograd.grad(value.sum(), z, create_graph=create_graph)
+    return value, gradient

@@ -21,6 +21,8 @@ from gpin.refinement import (
     GradientConfig,
     Laplace,
     LaplaceConfig,
+    Natural,
+    NaturalConfig,
     Refinement,
 )
 
@@ -31,6 +33,7 @@ REFINEMENTS = {
     "gradient, fixed steps": Gradient(GradientConfig(line_search="none", momentum=0.5, clip=1.0, inner_samples=3)),
     "Laplace": Laplace(),
     "Gauss-Newton": GaussNewton(),
+    "natural": Natural(NaturalConfig(steps=2)),
 }
 every = pytest.mark.parametrize("refinement", REFINEMENTS.values(), ids=REFINEMENTS)
 
@@ -141,7 +144,7 @@ def test_an_instance_is_refined_as_it_would_be_alone(refinement, monkeypatch):
         torch.testing.assert_close(together[rows], alone, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["gradient", "gradient, fixed steps", "Laplace"])
+@pytest.mark.parametrize("name", ["gradient", "gradient, fixed steps", "Laplace", "natural"])
 def test_gradients_pass_through_to_the_posterior_that_was_given(name, double):
     """Against finite differences, with respect to the mean and the standard deviation that came in."""
     vae, x = model_and_data()

@@ -15,6 +15,7 @@ from gpin.inference.householder import HouseholderConfig, HouseholderEncoder
 from gpin.inference.iaf import IAFConfig, IAFEncoder
 from gpin.inference.laplace import LaplaceConfig, LaplaceEncoder
 from gpin.inference.mixture import MixtureConfig, MixtureEncoder
+from gpin.inference.natural import NaturalEncoder, NaturalEncoderConfig
 from gpin.inference.recursive_mixture import RecursiveMixtureConfig, RecursiveMixtureEncoder
 from gpin.inference.refined import RefinedEncoder
 from gpin.inference.semi_amortized import SemiAmortizedConfig, SemiAmortizedEncoder
@@ -37,6 +38,8 @@ __all__ = [
     "MethodConfig",
     "MixtureConfig",
     "MixtureEncoder",
+    "NaturalEncoder",
+    "NaturalEncoderConfig",
     "RecursiveMixtureConfig",
     "RecursiveMixtureEncoder",
     "RefinedEncoder",
@@ -58,6 +61,7 @@ METHODS: dict[str, type[InferenceModel[Any]]] = {
         MixtureEncoder,
         RecursiveMixtureEncoder,
         LaplaceEncoder,
+        NaturalEncoder,
     )
 }
 

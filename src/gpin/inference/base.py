@@ -12,9 +12,10 @@ from torch.distributions import Distribution
 
 from gpin._core.config import MethodConfig
 from gpin._core.errors import InputError
-from gpin.distributions import rsample_and_log_prob
+from gpin.distributions import LatentNormal, rsample_and_log_prob
 from gpin.generative import Generative
 from gpin.networks import Trunk
+from gpin.refinement import Natural, NaturalConfig
 
 if TYPE_CHECKING:
     from gpin.inference.gaussian import GaussianEncoder
@@ -117,13 +118,33 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
     def forward(self, x: Tensor, model: Generative) -> Distribution:
         """q(z|x) with batch shape `(batch,)` and event shape `(d,)`."""
 
+    def initial(self, x: Tensor, model: Generative) -> Distribution:
+        """The posterior from which :meth:`with_steps` begins: by default q(z|x). A method whose q(z|x) already includes
+        such steps returns the posterior before them."""
+        return self(x, model)
+
+    def with_steps(self, x: Tensor, model: Generative, steps: int, tolerance: float | None = None) -> LatentNormal:
+        """The posterior after natural-gradient steps in the metric of its covariance; see
+        :class:`gpin.refinement.Natural`.
+
+        Arguments:
+            x: `(batch, *shape)`.
+            model: The generative model.
+            steps: The number of steps, or the maximum if a tolerance is given.
+            tolerance: The estimated remaining gap, in nats, at which an instance stops.
+        """
+        return Natural(NaturalConfig(steps=steps), tolerance)(x, self.initial(x, model), model)
+
     def kl(self, q: Distribution) -> Tensor:
         """KL(q ‖ N(0, I)), `(batch,)`, if it has a closed form; by default `q.standard_normal_kl()`."""
         return cast(Tensor, cast(Any, q).standard_normal_kl())
 
     def elbo(self, x: Tensor, model: Generative, samples: int = 1) -> ELBO:
-        """The bound and its terms, from `samples` reparametrised samples of z for each instance."""
-        q = self(x, model)
+        """The bound of q(z|x) and its terms, from `samples` reparametrised samples of z for each instance."""
+        return self.elbo_of(self(x, model), x, model, samples)
+
+    def elbo_of(self, q: Distribution, x: Tensor, model: Generative, samples: int = 1) -> ELBO:
+        """The bound of any posterior q of this method and its terms, like :meth:`elbo`."""
         if self.closed_form_kl:
             z, kl = q.rsample((samples,)), self.kl(q)
         else:

@@ -9,7 +9,6 @@ W = I/σ² and r = (x − g)/σ². Jacobians are computed in forward mode, which
 """
 
 import math
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,13 +16,12 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.nn.modules.batchnorm import _NormBase
 
 from gpin._core.config import MethodConfig
 from gpin._core.errors import InputError
 from gpin._core.modes import evaluating
 from gpin.distributions import PrecisionNormal
-from gpin.generative import Generative
+from gpin.generative import Generative, decoder_alone
 from gpin.refinement.base import Refinement
 
 __all__ = [
@@ -44,31 +42,17 @@ HALVINGS = 12
 
 
 def jacobian(model: Generative, z: Tensor) -> tuple[Tensor, Tensor]:
-    """g(z) and ∂g/∂z of the decoder: z `(batch, d)` → `(batch, *shape)` and `(d, batch, *shape)`.
-
-    The decoder is evaluated in evaluation mode, because the Jacobian of one instance must depend neither on the other
-    instances (batch normalisation) nor on noise (dropout).
-    """
+    """g(z) and ∂g/∂z of the decoder: z `(batch, d)` → `(batch, *shape)` and `(d, batch, *shape)`; see
+    :func:`gpin.generative.decoder_alone`."""
     size = z.shape[-1]
-    decoder = model.decoder
-    # Training may change running statistics before it differentiates through the Jacobian, which needs the old ones.
-    statistics = {
-        f"{name}.{key}".lstrip("."): buffer.clone()
-        for name, module in decoder.named_modules()
-        if isinstance(module, _NormBase)
-        for key, buffer in module.named_buffers(recurse=False)
-    }
+    decode = decoder_alone(model)
     directions = torch.eye(size, dtype=z.dtype, device=z.device).unsqueeze(1).expand(size, *z.shape)
 
     def along(direction: Tensor) -> Any:
         return torch.func.jvp(decode, (z,), (direction,))
 
-    def decode(z: Tensor) -> Any:
-        return torch.func.functional_call(decoder, statistics, (z,)) if statistics else decoder(z)
-
     try:
-        with evaluating(decoder) if decoder.training else nullcontext():
-            return torch.func.vmap(along, out_dims=(None, 0))(directions)  # type: ignore[arg-type]
+        return torch.func.vmap(along, out_dims=(None, 0))(directions)  # type: ignore[arg-type]
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[0]
         if not any(word in reason for word in ("vmap", "transform", "forward AD", "forward-mode")):

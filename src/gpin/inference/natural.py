@@ -1,0 +1,134 @@
+r"""Natural-gradient amortization: an encoder of mean and covariance, whose covariance is the metric of a few steps.
+
+The encoder returns q_0 = N(m_0, Σ) with Σ = L Lᵀ, L = diag(s)(I + A), A strictly lower triangular. Natural-gradient
+steps move the mean, m_{t+1} = m_t + α_t Σ ∇ log p(x, m_t), and q_T = N(m_T, Σ). Training maximises
+
+.. math:: \mathrm{ELBO}(q_T) + \mathrm{sg}\Big(\lambda\, g_0 + \rho \sum_t \alpha_t\, g_t\Big)^\top m_0
+
+The ELBO is differentiated through the steps, with α_t held constant. Because the steps correct the encoder's mean, the
+ELBO alone does not require m_0 to be good. The second term does, at no further cost: with λ, m_0 ascends log p(x, m_0)
+by the gradient g_0 that the first step has computed (sg: a constant). With ρ, m_0 is regressed on the m_T that the
+steps reach, since Σ Σ_t α_t g_t = m_T − m_0, so that this is the gradient of −½ (m_T − m_0)ᵀ Σ⁻¹ (m_T − m_0).
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from gpin.distributions import CholeskyNormal, DiagonalNormal, LatentNormal, LowRankNormal
+from gpin.generative import Generative
+from gpin.inference.base import InferenceModel
+from gpin.inference.gaussian import GaussianEncoder
+from gpin.inference.refined import RefinedEncoder
+from gpin.networks import Trunk
+from gpin.refinement import Natural, NaturalConfig
+
+__all__ = ["NaturalEncoder", "NaturalEncoderConfig"]
+
+
+class NaturalEncoderConfig(NaturalConfig):
+    """Options of the natural-gradient encoder.
+
+    Arguments:
+        steps: T, the number of steps in training, and in inference unless the caller chooses another number.
+        step_size: The first step size α that is tried; 1 is Newton's step.
+        backtracking: The factor by which α is reduced while log p(x, m) would fall.
+        trials: How many step sizes are tried before an instance stays where it is.
+        covariance: The covariance that the encoder returns, which is the metric of the steps: "full", "low_rank"
+            (diagonal plus `rank` directions) or "diagonal".
+        rank: The number of directions of a low-rank covariance; other covariances ignore it.
+        encoder_weight: λ, the weight with which the encoder's own mean climbs log p(x, m_0).
+        regression: ρ, the weight with which the encoder's own mean is regressed on the mean after the steps.
+        differentiate: "through" differentiates the steps with respect to the encoder and the decoder; "first_order"
+            treats the gradients in the steps as constants, which is cheaper and less accurate.
+        interval: Steps are taken in every `interval`-th batch of training; the other batches maximise the ELBO of
+            q_0, as a VAE does, at its cost.
+    """
+
+    covariance: Literal["full", "low_rank", "diagonal"] = "full"
+    rank: int = Field(default=4, ge=1)
+    encoder_weight: float = Field(default=2.0, ge=0)
+    regression: float = Field(default=1.0, ge=0)
+    differentiate: Literal["through", "first_order"] = "through"
+    interval: int = Field(default=1, ge=1)
+
+
+class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
+    """A Gaussian encoder with a covariance, followed by natural-gradient steps in the metric of that covariance."""
+
+    name = "natural"
+    label = "Natural"
+    title = "Natural: full-covariance encoder and natural-gradient steps in its metric"
+    reference = "gpin; the natural gradient of the ELBO as in Khan & Rue 2023, arXiv:2107.04562"
+    Options = NaturalEncoderConfig
+    closed_form_kl = True
+
+    batches: Tensor
+    below: Tensor
+    refinement: Natural
+
+    def __init__(
+        self, make_trunk: Callable[[], Trunk], latent_dim: int, options: NaturalEncoderConfig | None = None
+    ) -> None:
+        super().__init__(make_trunk, latent_dim, options)
+        self.base = GaussianEncoder(make_trunk, latent_dim)
+        self.refinement = Natural(self.options)
+        self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+        entries = {
+            "full": latent_dim * (latent_dim - 1) // 2,
+            "low_rank": latent_dim * self.options.rank,
+            "diagonal": 0,
+        }[self.options.covariance]
+        self.correlations = nn.Linear(self.base.trunk.out_features, entries) if entries else None
+        if self.correlations is not None:
+            with torch.no_grad():
+                self.correlations.weight.mul_(0.1)  # begin near a diagonal covariance
+                self.correlations.bias.zero_()
+        below = torch.tril_indices(latent_dim, latent_dim, -1)
+        self.register_buffer("below", below[0] * latent_dim + below[1], persistent=False)
+
+    def encode(self, x: Tensor, model: Generative) -> LatentNormal:
+        """The encoder's posterior q_0, in one forward pass."""
+        features = self.base.trunk(x)
+        mean, scale, log_scale = self.base.moments(features)
+        if self.correlations is None:
+            return DiagonalNormal(mean, scale, log_scale)
+        entries = self.correlations(features)
+        if self.options.covariance == "low_rank":
+            return LowRankNormal(mean, scale, entries.unflatten(-1, (self.latent_dim, self.options.rank)))
+        size = self.latent_dim
+        lower = entries.new_zeros(len(x), size * size).index_copy(1, self.below, entries).unflatten(-1, (size, size))
+        factor = scale.unsqueeze(-1) * (lower + torch.eye(size, dtype=entries.dtype, device=entries.device))
+        return CholeskyNormal(mean, factor, log_scale)
+
+    def initial(self, x: Tensor, model: Generative) -> LatentNormal:
+        """The encoder's posterior q_0, before any step."""
+        return self.encode(x, model)
+
+    def with_steps(self, x: Tensor, model: Generative, steps: int, tolerance: float | None = None) -> LatentNormal:
+        """The posterior q_k after any number of steps, with the step sizes of the options."""
+        options = self.options.model_copy(update={"steps": steps})
+        return Natural(options, tolerance)(x, self.encode(x, model), model)
+
+    def objective(self, x: Tensor, model: Generative, samples: int = 1) -> tuple[Tensor, Tensor]:
+        """The loss, which adds the terms for the encoder's own mean to the negative ELBO, and the mean ELBO of q_T."""
+        q, options = self.encode(x, model), self.options
+        plain = options.steps == 0 or int(self.batches) % options.interval != 0
+        self.batches += 1
+        if plain:
+            bound = self.elbo_of(q, x, model, samples).value.mean()
+            return -bound, bound.detach()
+        mean, gradients, sizes = self.refinement.differentiable_steps(
+            x, q, model, second_order=options.differentiate == "through"
+        )
+        bound = self.elbo_of(q.with_mean(mean), x, model, samples).value.mean()
+        moves = torch.stack([size * gradient for size, gradient in zip(sizes, gradients, strict=True)]).sum(0)
+        pull = options.encoder_weight * gradients[0] + options.regression * moves
+        return -bound - (pull * q.mean).sum(-1).mean(), bound.detach()
+
+    def start_from(self, other: InferenceModel[Any]) -> None:
+        """Copy the encoder of a trained VAE; the covariance stays nearly diagonal."""
+        self.base.start_from(other)

@@ -1,0 +1,174 @@
+r"""Natural-gradient steps: the mean of a Gaussian climbs log p(x, z) in the metric of its own covariance.
+
+For q = N(m, Σ) the natural gradient of the ELBO in m is Σ E_q[∇ log p(x, z)]. With the expectation replaced by the
+value at the mean, a step needs one gradient of the decoder and no Jacobian,
+
+.. math:: g_t = \nabla_z \log p(x, z)\big|_{z=m_t}, \qquad m_{t+1} = m_t + \alpha_t\, \Sigma\, g_t
+
+If Σ is the inverse curvature of −log p(x, z), this is Newton's step. α_t is, for each instance, the first of a sequence
+of step sizes that does not lower log p(x, m), or zero. The Newton decrement ½ gᵀΣg estimates in nats how much
+log p(x, m) can still rise.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor
+from torch.distributions import Distribution
+
+from gpin._core.config import MethodConfig
+from gpin.distributions import LatentNormal, as_normal
+from gpin.generative import Generative, log_joint_alone, log_joint_and_gradient
+from gpin.refinement.base import Refinement
+
+__all__ = ["Ascent", "Natural", "NaturalConfig", "newton_decrement"]
+
+
+def newton_decrement(
+    gradient: Float[Tensor, "batch d"], direction: Float[Tensor, "batch d"]
+) -> Float[Tensor, " batch"]:
+    """½ gᵀ Σ g, `(batch,)`, from the gradient g and the direction Σg, each `(batch, d)`."""
+    return 0.5 * (gradient * direction).sum(-1)
+
+
+class NaturalConfig(MethodConfig):
+    """Options of natural-gradient steps.
+
+    Arguments:
+        steps: T, the number of steps.
+        step_size: The first step size α that is tried; 1 is Newton's step.
+        backtracking: The factor by which α is reduced while log p(x, m) would fall.
+        trials: How many step sizes are tried before an instance stays where it is.
+    """
+
+    steps: int = Field(default=1, ge=0, le=1000)
+    step_size: float = Field(default=1.0, gt=0, le=1)
+    backtracking: float = Field(default=0.25, gt=0, lt=1)
+    trials: int = Field(default=4, ge=1, le=16)
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """What natural-gradient steps did for each instance.
+
+    Attributes:
+        steps: The number of steps that were taken; a step that would have lowered log p(x, m) is not counted.
+        remaining_gap: The Newton decrement at the last mean, in nats. It is NaN after a fixed number of steps, where
+            the gradient at the last mean, which it needs, is not computed.
+    """
+
+    steps: Int[Tensor, " batch"]
+    remaining_gap: Float[Tensor, " batch"]
+
+
+class Natural(Refinement[LatentNormal]):
+    """Natural-gradient steps on the mean of q in the metric of its covariance, which stays as it is.
+
+    A distribution that is not Gaussian is replaced by the Gaussian of its mean and standard deviations. If gradients
+    are enabled and there is no tolerance, the result is differentiable with respect to q and the model, through the
+    steps; the step sizes are constants. Otherwise it is detached and has the attribute `ascent`, an :class:`Ascent`.
+
+    Arguments:
+        options: The number of steps and their sizes.
+        tolerance: If given, an instance stops as soon as its Newton decrement, the estimated remaining gap, is at most
+            this many nats; `options.steps` is then the maximum.
+    """
+
+    def __init__(self, options: NaturalConfig | None = None, tolerance: float | None = None) -> None:
+        self.options = NaturalConfig() if options is None else options
+        self.tolerance = tolerance
+
+    @property
+    def sizes(self) -> list[float]:
+        """The step sizes in the order in which they are tried."""
+        options = self.options
+        return [options.step_size * options.backtracking**k for k in range(options.trials)]
+
+    def refine(self, x: Tensor, q: Distribution, model: Generative) -> LatentNormal:
+        """Return N(m_T, Σ)."""
+        normal = as_normal(q)
+        if torch.is_grad_enabled() and self.tolerance is None:
+            return normal.with_mean(self.differentiable_steps(x, normal, model)[0])
+        return self._ascend(x, normal, model)
+
+    def differentiable_steps(
+        self, x: Tensor, q: LatentNormal, model: Generative, *, second_order: bool = True
+    ) -> tuple[Float[Tensor, "batch d"], list[Tensor], list[Tensor]]:
+        """m_T, `(batch, d)`, with the gradients g_0 … g_{T−1} `(batch, d)` and the step sizes α_t `(batch, 1)`.
+
+        m_T is differentiable with respect to q, and to the parameters of the model if `second_order`; otherwise the
+        gradients g_t are constants.
+        """
+        mean, gradients, sizes = q.mean, [], []
+        for _ in range(self.options.steps):
+            value, gradient = log_joint_and_gradient(model, x, mean, differentiable=second_order)
+            direction = q.covariance_times(gradient)
+            with torch.no_grad():
+                size, _ = self._accepted(x, mean, direction, value, model, self.sizes)
+            mean = mean + size.unsqueeze(-1) * direction
+            gradients.append(gradient.detach())
+            sizes.append(size.unsqueeze(-1))
+        return mean, gradients, sizes
+
+    @staticmethod
+    def _accepted(
+        x: Tensor, mean: Tensor, direction: Tensor, value: Tensor, model: Generative, sizes: list[float]
+    ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+        """The first of the sizes with log p(x, mean + α direction) ≥ value, or 0, and log p there, each `(batch,)`."""
+        accepted, reached = torch.zeros_like(value), value.clone()
+        pending = torch.arange(len(x), device=x.device)
+        for size in sizes:
+            trial = log_joint_alone(model, x[pending], mean[pending] + size * direction[pending])
+            better = trial >= value[pending]
+            accepted[pending[better]], reached[pending[better]] = size, trial[better]
+            pending = pending[~better]
+            if not len(pending):
+                break
+        return accepted, reached
+
+    @torch.no_grad()
+    def _ascend(self, x: Tensor, q: LatentNormal, model: Generative) -> LatentNormal:
+        """The steps without gradients. The pass that accepts a first step size also yields the next gradient."""
+        steps, tolerance, (first, *shorter) = self.options.steps, self.tolerance, self.sizes
+        mean, moving = q.mean.clone(), torch.arange(len(x), device=x.device)
+        taken = torch.zeros_like(moving)
+        if steps or tolerance is not None:
+            value, gradient = log_joint_and_gradient(model, x, mean)
+        for step in range(steps):
+            direction = q.covariance_times(gradient)
+            if tolerance is not None:
+                moving = moving[newton_decrement(gradient, direction)[moving] > tolerance]
+            if not len(moving):
+                break
+            last = tolerance is None and step == steps - 1
+            trial = mean[moving] + first * direction[moving]
+            if last:
+                reached = log_joint_alone(model, x[moving], trial)
+            else:
+                reached, slope = log_joint_and_gradient(model, x[moving], trial)
+            better = reached >= value[moving]
+            arrived, pending = moving[better], moving[~better]
+            mean[arrived], value[arrived] = trial[better], reached[better]
+            if not last:
+                gradient[arrived] = slope[better]
+            if len(pending):
+                size, reached = self._accepted(
+                    x[pending], mean[pending], direction[pending], value[pending], model, shorter
+                )
+                better = size > 0
+                pending = pending[better]
+                mean[pending] += size[better].unsqueeze(-1) * direction[pending]
+                value[pending] = reached[better]
+                if not last and len(pending):
+                    gradient[pending] = log_joint_and_gradient(model, x[pending], mean[pending])[1]
+            moving = torch.cat([arrived, pending])  # an instance that could not move would try the same steps again
+            taken[moving] += 1
+        if tolerance is None:
+            gap = torch.full_like(mean[:, 0], torch.nan)
+        else:
+            gap = newton_decrement(gradient, q.covariance_times(gradient))
+        result = q.with_mean(mean)
+        result.ascent = Ascent(taken, gap)
+        return result

@@ -1,0 +1,177 @@
+"""The natural-gradient encoder: its training objective, its options, and inference with any number of steps."""
+
+import itertools
+import unittest.mock
+
+import pytest
+import torch
+from linear_gaussian import LinearGaussian
+
+import gpin
+from gpin._core.errors import InputError
+from gpin.generative import log_joint_and_gradient
+
+
+def small(seed=0, **options):
+    return gpin.build((5,), "natural", 3, architecture={"width": 8}, seed=seed, **options)
+
+
+@pytest.mark.parametrize("covariance", ["full", "low_rank"])  # of any two dimensions' covariance, with one direction
+def test_the_encoder_learns_the_posterior_of_a_linear_model_so_that_one_step_is_exact(covariance):
+    """The mean and the covariance are learnt; the decoder is the true one, whose posterior has one covariance."""
+    truth = LinearGaussian(torch.tensor([[1.0, 0.6], [0.0, 0.8], [0.5, 0.5], [0.3, -0.2]]), torch.zeros(4), 0.1)
+    vae = truth.vae("natural", width=16, known=True, covariance=covariance, rank=1)
+    vae.decoder.requires_grad_(False)
+    vae.likelihood.requires_grad_(False)
+    optimiser = torch.optim.Adam(vae.inference.parameters(), 1e-2)
+    for step in range(400):
+        optimiser.param_groups[0]["lr"] = 1e-2 * (1 - step / 400)
+        optimiser.zero_grad()
+        vae.loss(truth.sample(64), samples=2).backward()
+        optimiser.step()
+    vae.eval()
+    x = truth.sample(200)
+    posterior = truth.posterior(x)
+
+    def distance(steps):
+        """½ (m − m*)ᵀ Σ*⁻¹ (m − m*), the part of the KL divergence that is due to the mean."""
+        difference = vae.encode(x, steps=steps).mean - posterior.mean
+        return 0.5 * (difference.unsqueeze(-2) @ posterior.precision_matrix @ difference.unsqueeze(-1)).mean()
+
+    assert distance(1) < 0.1 * distance(0)
+    assert distance(1) < 1e-3
+    covariance = vae.encode(x, steps=1).covariance_matrix
+    torch.testing.assert_close(covariance.mean(0), posterior.covariance_matrix[0], rtol=0.2, atol=0.005)
+
+
+@pytest.mark.parametrize("differentiate", ["through", "first_order"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_the_gradient_of_the_objective_is_that_of_its_formula(differentiate, steps, double):
+    """The loss written out with torch's own distributions and autograd, for every parameter."""
+    vae = small(steps=steps, differentiate=differentiate, encoder_weight=1.5, regression=0.7, trials=1)
+    x = torch.rand(4, 5)
+    vae.prepare(x)
+    torch.manual_seed(1)
+    vae.loss(x).backward()
+    found = {name: p.grad.clone() for name, p in vae.named_parameters() if p.grad is not None}
+    vae.zero_grad()
+
+    q = vae.inference.encode(x, vae)
+    mean, pull = q.mean, 0
+    for t in range(steps):
+        leaf = mean if differentiate == "through" else mean.detach().requires_grad_()
+        value = vae.log_joint(x, leaf)
+        (gradient,) = torch.autograd.grad(value.sum(), leaf, create_graph=differentiate == "through")
+        direction = (q.covariance_matrix @ gradient.unsqueeze(-1)).squeeze(-1)
+        accepted = (vae.log_joint(x, mean + direction) >= value).double().unsqueeze(-1).detach()
+        mean = mean + accepted * direction
+        pull = pull + (1.5 if t == 0 else 0) * gradient.detach() + 0.7 * accepted * gradient.detach()
+    torch.manual_seed(1)
+    noise = torch.randn(1, *mean.shape)
+    z = mean + (q.factor @ noise.unsqueeze(-1)).squeeze(-1)
+    posterior = torch.distributions.MultivariateNormal(mean, q.covariance_matrix)
+    prior = torch.distributions.MultivariateNormal(torch.zeros(3), torch.eye(3))
+    elbo = vae.log_conditional(x, z).mean(0) - torch.distributions.kl_divergence(posterior, prior)
+    (-elbo.mean() - (pull * q.mean).sum(-1).mean()).backward()
+    for name, p in vae.named_parameters():
+        if p.grad is not None:
+            torch.testing.assert_close(found[name], p.grad, msg=name)
+
+
+def test_the_regression_is_the_gradient_of_the_squared_distance_in_the_metric(double):
+    """−½ (m_T − m_0)ᵀ Σ⁻¹ (m_T − m_0) with m_T and Σ constant, for two steps."""
+    vae, x = small(steps=2).eval(), torch.rand(4, 5)
+    q = vae.inference.encode(x, vae)
+    mean, gradients, sizes = vae.inference.refinement.differentiable_steps(x, q, vae)
+    leaf = q.mean.detach().requires_grad_()
+    difference = (mean.detach() - leaf).unsqueeze(-1)
+    distance = 0.5 * (difference.mT @ torch.linalg.solve(q.covariance_matrix.detach(), difference)).sum()
+    (expected,) = torch.autograd.grad(-distance, leaf)
+    moves = sum(size * gradient for size, gradient in zip(sizes, gradients, strict=True))
+    torch.testing.assert_close(moves.detach(), expected)
+
+
+def test_steps_can_be_taken_in_some_batches_only():
+    vae, x = small(interval=3), torch.rand(4, 5)
+    taken = []
+    steps = vae.inference.refinement.differentiable_steps
+    with unittest.mock.patch.object(vae.inference.refinement, "differentiable_steps", side_effect=steps) as taking:
+        for _ in range(7):
+            vae.loss(x)
+            taken.append(taking.call_count)
+    assert taken == [1, 1, 1, 2, 2, 2, 3]
+
+
+def test_any_number_of_steps_can_be_asked_for():
+    vae, x = small(steps=2).eval(), torch.rand(9, 5)
+    vae.prepare(x)
+    with torch.no_grad():
+        own, start = vae.encode(x), vae.inference.encode(x, vae)
+    assert torch.equal(vae.encode(x, steps=0).mean, start.mean)
+    torch.testing.assert_close(vae.encode(x, steps=2).mean, own.mean)
+    assert vae.encode(x, steps=2).ascent.remaining_gap.isnan().all()
+    values = [vae.log_joint(x, vae.encode(x, steps=k).mean).detach() for k in (0, 1, 2, 4, 8)]
+    for before, after in itertools.pairwise(values):
+        assert (after >= before).all()
+
+
+@pytest.mark.parametrize("method", ["vae", "gp", "iaf", "me", "vlae", "hf", "natural"])
+def test_every_method_can_take_steps_until_a_tolerance(method):
+    vae, x = gpin.build((5,), method, 3, architecture={"width": 8}, seed=0).eval(), torch.rand(9, 5)
+    vae.prepare(x)
+    q = vae.encode(x, tolerance=0.05, max_steps=50)
+    assert ((q.ascent.remaining_gap <= 0.05) | (q.ascent.steps > 0)).all()
+    normal = q.with_mean(q.mean)
+    _, gradient = log_joint_and_gradient(vae, x, q.mean)
+    torch.testing.assert_close(
+        q.ascent.remaining_gap, 0.5 * (gradient * normal.covariance_times(gradient)).sum(-1), rtol=1e-3, atol=1e-5
+    )
+    one = vae.log_likelihood(x, 50, steps=1)
+    assert one.values.shape == (9,)
+    torch.manual_seed(0)
+    first = vae.log_likelihood(x, 50, steps=2).values
+    torch.manual_seed(0)
+    torch.testing.assert_close(first, vae.log_likelihood(x, 50, proposal=vae.encode(x, steps=2)).values)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"steps": -1}, "steps must be a whole number of at least 0, got -1"),
+        ({"steps": 1.5}, "steps must be a whole number of at least 0, got 1.5"),
+        ({"tolerance": 0}, "tolerance must be a positive number, got 0"),
+        ({"tolerance": -1.0}, "tolerance must be a positive number, got -1.0"),
+        ({"tolerance": 1.0, "max_steps": -1}, "max_steps must be a whole number of at least 0, got -1"),
+        ({"max_steps": 3}, "max_steps applies only with a tolerance"),
+        ({"steps": 1, "tolerance": 1.0}, "give either steps"),
+    ],
+)
+def test_senseless_steps_are_refused(arguments, message):
+    vae, x = small().eval(), torch.rand(2, 5)
+    with pytest.raises(InputError, match=message):
+        vae.encode(x, **arguments)
+    with pytest.raises(InputError, match=message):
+        vae.log_likelihood(x, 5, **arguments)
+
+
+def test_it_starts_from_a_trained_vae():
+    vae = gpin.build((5,), "vae", 3, architecture={"width": 8}, seed=1)
+    x = torch.rand(6, 5)
+    vae.prepare(x)
+    natural = small().start_from(vae).eval()
+    torch.testing.assert_close(natural.encode(x, steps=0).mean, vae.eval().encode(x).mean)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"covariance": "dense"}, "covariance"),
+        ({"steps": -1}, "steps"),
+        ({"encoder_weight": -1}, "encoder_weight"),
+        ({"backtracking": 1.0}, "backtracking"),
+        ({"interval": 0}, "interval"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, word):
+    with pytest.raises(InputError, match=word):
+        small(**options)

@@ -1,0 +1,152 @@
+"""Natural-gradient steps: exact on a linear model, never downhill, and safe at points where the decoder fails."""
+
+import itertools
+
+import banana
+import pytest
+import torch
+from linear_gaussian import LinearGaussian
+from torch import nn
+
+import gpin
+from gpin._core.errors import InputError
+from gpin.distributions import CholeskyNormal, DiagonalNormal
+from gpin.generative import log_joint_and_gradient
+from gpin.refinement import Natural, NaturalConfig
+from gpin.refinement.natural import newton_decrement
+
+
+@pytest.fixture
+def exact(double):
+    """A correlated linear-Gaussian model, data, and a posterior with the exact covariance around a wrong mean."""
+    truth = LinearGaussian(torch.randn(8, 3), torch.randn(8), 0.3)
+    x = truth.sample(6)
+    posterior = truth.posterior(x)
+    q = CholeskyNormal(posterior.mean + torch.randn(6, 3), posterior.scale_tril.expand(6, 3, 3))
+    return truth.vae("vae", known=True).eval(), x, q, posterior
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_one_step_with_the_exact_covariance_lands_on_the_posterior(exact, mode):
+    vae, x, q, posterior = exact
+    with mode():
+        found = Natural()(x, q, vae)
+    torch.testing.assert_close(found.mean, posterior.mean)
+    torch.testing.assert_close(found.covariance_matrix, posterior.covariance_matrix)
+
+
+def test_the_decrement_is_the_exact_gap(exact):
+    """KL(N(m, Σ) ‖ N(m*, Σ)) = ½ (m − m*)ᵀ Σ⁻¹ (m − m*)."""
+    vae, x, q, posterior = exact
+    start = torch.distributions.MultivariateNormal(q.mean, posterior.covariance_matrix)
+    gap = torch.distributions.kl_divergence(start, posterior)
+    _, gradient = log_joint_and_gradient(vae, x, q.mean)
+    torch.testing.assert_close(newton_decrement(gradient, q.covariance_times(gradient)), gap)
+    still = Natural(NaturalConfig(steps=0), tolerance=1.0)(x, q, vae)
+    torch.testing.assert_close(still.ascent.remaining_gap, gap)
+
+
+def test_only_instances_above_the_tolerance_move(exact):
+    vae, x, q, posterior = exact
+    mean = q.mean.clone()
+    mean[::2] = posterior.mean[::2] + 1e-3
+    q = q.with_mean(mean)
+    found = Natural(NaturalConfig(steps=9), tolerance=0.01)(x, q, vae)
+    assert found.ascent.steps.tolist() == [0, 1, 0, 1, 0, 1]
+    assert torch.equal(found.mean[::2], mean[::2])
+    torch.testing.assert_close(found.mean[1::2], posterior.mean[1::2])
+    assert (found.ascent.remaining_gap <= 0.01).all()
+    assert found.ascent.remaining_gap[1::2].max() < 1e-12
+
+
+def test_steps_follow_the_formula_on_a_nonlinear_decoder(double):
+    """Against an implementation with autograd for one instance at a time."""
+    vae = gpin.build((5,), "vae", 3, architecture={"width": 8}, seed=0).eval()
+    x, factor = torch.rand(7, 5), torch.randn(7, 3, 3).tril(-1) + 0.5 * torch.eye(3)
+    factor = torch.logspace(-0.5, 1, 7)[:, None, None] * factor  # from good to much too long steps
+    q = CholeskyNormal(torch.randn(7, 3), factor)
+    options = NaturalConfig(steps=3, step_size=0.8, backtracking=0.5, trials=3)
+    with torch.no_grad():
+        found = Natural(options)(x, q, vae)
+    for i in range(7):
+        mean, taken = q.mean[i], 0
+        for _ in range(options.steps):
+            leaf = mean.clone().requires_grad_()
+            value = vae.log_joint(x[i : i + 1], leaf.unsqueeze(0)).squeeze()
+            (gradient,) = torch.autograd.grad(value, leaf)
+            for size in (0.8, 0.4, 0.2):
+                trial = mean + size * q.covariance_matrix[i] @ gradient
+                if vae.log_joint(x[i : i + 1], trial.unsqueeze(0)).squeeze() >= value:
+                    mean, taken = trial, taken + 1
+                    break
+        torch.testing.assert_close(found.mean[i], mean)
+        assert found.ascent.steps[i] == taken
+    assert found.ascent.steps.float().std() > 0  # some instances were rejected, otherwise the test would say little
+    torch.testing.assert_close(Natural(options)(x, q, vae).mean.detach(), found.mean)
+
+
+def test_steps_never_lower_log_p_on_the_banana():
+    vae = banana.train("vae", 8).eval()
+    x = banana.TEST
+    with torch.no_grad():
+        q = vae.encode(x)
+        wide = DiagonalNormal(q.mean, 3 * q.stddev)  # steps that are much too long
+        values = [vae.log_joint(x, Natural(NaturalConfig(steps=k))(x, wide, vae).mean) for k in range(8)]
+    for before, after in itertools.pairwise(values):
+        assert (after >= before).all()
+    assert (values[-1] > values[0]).any()
+
+
+class Fragile(nn.Module):
+    """A linear decoder that returns NaN for the instances whose first latent coordinate exceeds one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 4)
+
+    def forward(self, z):
+        return torch.where(z[..., :1] > 1, torch.nan, self.layer(z))
+
+
+def test_an_instance_keeps_its_last_good_answer_where_the_decoder_returns_nan():
+    decoder = Fragile()
+    with torch.no_grad():
+        decoder.layer.weight.copy_(torch.eye(4)[:, :2])
+        decoder.layer.bias.zero_()
+    vae = gpin.build((4,), "vae", 2, decoder=decoder, likelihood={"initial_variance": 0.01}, seed=0).eval()
+    x = torch.tensor([[5.0, 0.5, 0, 0], [0.5, 0.5, 0, 0]])  # the mode of the first is where the decoder fails
+    q = DiagonalNormal(torch.zeros(2, 2), torch.full((2, 2), 0.1))
+    for mode in (torch.no_grad, torch.enable_grad):
+        with mode():
+            found = Natural(NaturalConfig(steps=5))(x, q, vae)
+        assert found.mean.isfinite().all()
+        assert (vae.log_joint(x, found.mean) >= vae.log_joint(x, q.mean)).all()
+        torch.testing.assert_close(found.mean[1], torch.tensor([0.495, 0.495]), rtol=0, atol=0.01)
+    loose = Natural(NaturalConfig(steps=5), tolerance=0.1)(x, q, vae)
+    assert loose.mean.isfinite().all()
+
+
+def test_a_decoder_without_gradients_is_refused_in_a_sentence():
+    class Constant(nn.Module):
+        def forward(self, z):
+            return torch.zeros(*z.shape[:-1], 4)
+
+    vae = gpin.build((4,), "vae", 2, decoder=Constant(), seed=0).eval()
+    with pytest.raises(InputError, match="must be differentiable functions of z"):
+        vae.encode(torch.rand(3, 4), steps=1)
+
+
+def test_batch_normalisation_and_dropout_do_not_mix_instances_in_training():
+    """In training mode, the step of an instance depends on neither the batch nor noise, and statistics stay."""
+    decoder = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 4))
+    vae = gpin.build((4,), "natural", 2, decoder=decoder, seed=0).train()
+    x, q = torch.rand(6, 4), DiagonalNormal(torch.randn(6, 2), torch.full((6, 2), 0.3))
+    before = decoder[1].running_mean.clone()
+    together = Natural()(x, q, vae).mean
+    alone = Natural()(x[:1], DiagonalNormal(q.mean[:1], q.stddev[:1]), vae).mean
+    torch.testing.assert_close(together[:1], alone)
+    assert torch.equal(decoder[1].running_mean, before)
+    assert decoder.training
+    vae.loss(x).backward()  # which updates the statistics between the steps and the backward pass
+    assert not torch.equal(decoder[1].running_mean, before)
+    assert all(p.grad.isfinite().all() for p in vae.parameters() if p.grad is not None)
