@@ -1,4 +1,4 @@
-"""Building and loading: a VAE from a few words, from a config, or from a folder."""
+"""Building and loading: a VAE from arguments, from a config, or from a folder."""
 
 import hashlib
 import os
@@ -197,7 +197,7 @@ def from_config(
 def _check_given(part: str, name: str | None, given: OwnNetworks | None, what: str) -> None:
     """Raise InputError if the config names a user-defined network that is not given."""
     if name is not None and given is None:
-        raise InputError(f"{what} needs its own {part} {name}: pass it, or a function that makes it, as {part}=")
+        raise InputError(f"{what} was built with your {part} {name}: pass it, or a function that makes it, as {part}=")
 
 
 def load(

@@ -389,7 +389,7 @@ def test_damaged_weights_are_found_in_the_checkpoints(gpin, runs, tmp_path):
         ("table", ["evaluate", "--device", "cuda:99"], "no device 'cuda:99'"),
         ("table", ["sample", "-o", "s.csv", "--count", "0"], "count must be"),
         ("table", ["reconstruct", "-o", "r.csv", "--count", "-1"], "count must be"),
-        ("table", ["reconstruct", "-o", "r.csv", "--columns", "a"], "--columns applies to other data"),
+        ("table", ["reconstruct", "-o", "r.csv", "--columns", "a"], "--columns says how to read other data"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(gpin, runs, tmp_path, monkeypatch, name, arguments, words):

@@ -183,6 +183,9 @@ def test_scores_that_cannot_be_are_refused(registry, model):
         Score(name="neither", **words)
     with pytest.raises(InputError, match="a score named 'ess' is already registered"):
         register(Score(name="ess", **words, measure=lambda _: None))
+    for name in ("data", "split", "method", "Instance"):
+        with pytest.raises(InputError, match=f"a score cannot be named '{name}'"):
+            register(Score(name=name, **words, measure=lambda _: None))
     with pytest.raises(InputError, match="refers to 'nothing', which is not a registered score"):
         register(Score(name="new", **words, derive=torch.abs, inputs=("nothing",)))
     register(Score(name="scalar", **words, measure=lambda measurement: measurement.x.sum()))

@@ -141,8 +141,8 @@ def test_what_does_not_fit_is_refused_in_one_line(method, arguments, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({}, "needs its own encoder MyTrunk: .*encoder="),
-        ({"encoder": MyTrunk}, "needs its own decoder MyDecoder: .*decoder="),
+        ({}, "was built with your encoder MyTrunk: .*encoder="),
+        ({"encoder": MyTrunk}, "was built with your decoder MyDecoder: .*decoder="),
         ({"encoder": lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 7)), "decoder": MyDecoder}, "got Sequential"),
         ({"encoder": MyTrunk, "decoder": lambda: MyDecoder(outputs=2)}, "the decoder must return"),
         ({"encoder": lambda: Small(), "decoder": MyDecoder}, "does not fit the model"),

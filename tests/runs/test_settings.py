@@ -117,6 +117,8 @@ def test_a_size_that_is_none_is_refused():
 def test_the_kind_of_an_architecture_is_assigned_by_its_name():
     model = run_settings({"architecture": "residual"}, assignments=["architecture.blocks=2"]).model
     assert model.architecture == {"kind": "residual", "blocks": 2}
+    mapping = ["architecture.blocks=2", 'architecture={"kind": "residual"}']
+    assert run_settings(assignments=mapping).model.architecture == {"kind": "residual", "blocks": 2}
     with pytest.raises(InputError, match="unknown architecture 'transformer'"):
         run_settings(assignments=["architecture=transformer"]).model.check()
 
@@ -151,6 +153,7 @@ def test_every_option_with_a_value_called_none_is_known():
             ["likelihood=5", "likelihood.variance=analytic"],
             "'variance' is an option of the likelihood, so the likelihood cannot be 5",
         ),
+        (["architecture=5"], "model.architecture"),
         (["latent_dim=true"], "latent_dim"),
         (["limit=true"], "limit"),
         (["split_seed=false"], "seed"),

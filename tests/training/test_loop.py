@@ -118,7 +118,7 @@ def test_without_validation_data_a_tenth_is_held_out(data):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"epochs": 0}, "option 'epochs' of training: should be greater than or equal to 1"),
+        ({"epochs": 0}, "option 'epochs' of training must be greater than or equal to 1"),
         ({"batch_size": 2.5}, "batch_size"),
         ({"learning_rate": -1.0}, "learning_rate"),
         ({"learning_rate": float("nan")}, "learning_rate"),

@@ -71,11 +71,12 @@ class Config(BaseModel):
         if first["type"] == "extra_forbidden":
             known = list(cls.model_fields)
             return f"{what} has no option {name!r}: " + (suggest(name, known) if known else "it has none")
-        reason = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        value = first["input"]
+        reason = f": {first['msg'].removeprefix('Value error, ')}"
+        if reason.startswith(": Input should be "):
+            reason = f" must be {reason.removeprefix(': Input should be ').replace('a valid dictionary', 'a mapping')}"
         where = f"option {name!r} of {what}" if name else f"the options of {what}"
-        got = f" (got {' '.join(repr(value).split())})" if name and first["type"] != "missing" else ""
-        return f"{where}: {reason}{got}"
+        got = f", got {' '.join(repr(first['input']).split())}" if name and first["type"] != "missing" else ""
+        return f"{where}{reason}{got}"
 
 
 class MethodConfig(Config):

@@ -104,7 +104,7 @@ class _WholeNoise(TorchDispatchMode):
     def _whole(self, shape: Any) -> list[int]:
         if len(shape) < 2 or shape[-2] != self.stop - self.start:
             raise InputError(
-                f"noise of shape {tuple(shape)} cannot be shared by several processes: it must be (..., batch, d)"
+                f"noise of shape {tuple(shape)} cannot be shared by processes: its shape must be (..., batch, d)"
             )
         return [*shape[:-2], self.size, shape[-1]]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 experiment = App(
     name="experiment",
-    help="Reproduce the paper's tables and figures, at desk scale or in full; resumable.",
+    help="Reproduce the paper's tables and figures, at desk scale or in full. Interrupted experiments can be resumed.",
     help_epilogue="Example: `gpin experiment run mnist`, then `gpin experiment table mnist`",
     sort_key=9,
 )
@@ -27,14 +27,14 @@ app.command(experiment)
 Name = Annotated[
     str,
     Parameter(
-        help="digits, mnist, omniglot, cifar10, svhn or celeba: test log-likelihoods; fc-decoder: those with a fully "
-        "connected decoder, including VLAE; inference-time: times of inference; uncertainty: a comparison with the "
-        "true posterior in two latent dimensions."
+        help="digits, mnist, omniglot, cifar10, svhn or celeba: test log-likelihoods; fc-decoder: the same with a "
+        "fully connected decoder, including VLAE; inference-time: how long inference takes; uncertainty: a comparison "
+        "with the true posterior in two latent dimensions."
     ),
 ]
 ProtocolName = Annotated[
     Literal["desk", "paper"],
-    Parameter(help="desk takes about an hour per table on two cores; paper follows the paper."),
+    Parameter(help="desk takes one to two hours per table on two cores; paper follows the paper."),
 ]
 StoreFolder = Annotated[Path, Parameter(help="The folder of the results.")]
 STORE = Path("experiments")
@@ -53,7 +53,8 @@ class Choice:
     rows: Annotated[
         str | None,
         Parameter(
-            help="Rows, such as vae,gp,sa-4, or names of methods, separated by commas, instead of the protocol's."
+            help="Rows of the table, such as vae,gp,sa-4, or names of methods, separated by commas, instead of the "
+            "protocol's."
         ),
     ] = None
     splits: Annotated[
@@ -62,7 +63,8 @@ class Choice:
     initialisations: Annotated[
         int | None,
         Parameter(
-            help="The number of trainings per split, the best of which in validation counts, instead of the protocol's."
+            help="The number of trainings per split, instead of the protocol's. Only the one that is best on "
+            "validation data counts."
         ),
     ] = None
 

@@ -283,7 +283,7 @@ def _count(runs: Sequence[Path]) -> str:
 
 @app.command(sort_key=7, help_epilogue="Example: `gpin export runs/digits-gp-1a2b3c4d -o encoder.onnx`")
 def export(run: RunFolder, /, *, out: Out, json: Annotated[bool, Flag] = False) -> None:
-    """Write the encoder as an ONNX model that maps data in its own units to mean, std and uncertainty.
+    """Write the encoder as an ONNX model. It maps data, in their original units, to mean, std and uncertainty.
 
     Parameters
     ----------

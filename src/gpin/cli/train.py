@@ -61,8 +61,8 @@ def train(
 ) -> None:
     """Train a VAE on your data. The same command resumes a run that is not finished.
 
-    A run is a folder with everything that is needed to describe, resume and repeat it. Training may be stopped or
-    killed at any time; resumed, it gives the same result.
+    A run is a folder with everything that is needed to describe, resume and repeat it. You can stop or kill training
+    at any time and resume it with the same result.
 
     Parameters
     ----------
@@ -77,9 +77,9 @@ def train(
     out
         The folder in which runs are stored.
     set_
-        A further option as key=value, may be repeated: of the method, of training (batch_size, learning_rate, schedule,
-        clip_norm, ema, patience), of the data (limit, split_seed), or likelihood, likelihood.variance,
-        architecture.width, ….
+        Another option as key=value; may be repeated. Options of the method, of training (batch_size, learning_rate,
+        schedule, clip_norm, ema, patience) and of the data (limit, split_seed) have plain names. Those of the
+        likelihood and the architecture are likelihood=bernoulli, likelihood.variance=fixed, architecture.width=512, ….
     config
         A JSON file of settings, such as another run's run.json; options on the command line override it.
     seed

@@ -79,7 +79,9 @@ def hold_out(data: Any, generator: torch.Generator) -> tuple[Any, Any]:
     data = _known(data)
     size = 0 if isinstance(data, DataLoader) else _size(data)
     if size < 2:
-        raise InputError("x_val is needed: no validation part can be taken from a DataLoader or fewer than 2 instances")
+        raise InputError(
+            "x_val is needed: no validation part can be taken from a DataLoader or from fewer than two instances"
+        )
     order = torch.randperm(size, generator=generator)
     held = max(1, size // 10)
     return Subset(data, order[held:].tolist()), Subset(data, order[:held].tolist())

@@ -228,8 +228,14 @@ class Score:
         return "; ".join(part for part in (self.explanation, self.unit, better) if part)
 
 
+RESERVED = frozenset({"method", "data", "dim", "split", "instance", "file", "filename"})
+"""The names of the columns that tables of experiments have beside the scores; their case does not matter."""
+
+
 def register(score: Score) -> Score:
     """Add a score to the registry; all output of scores then includes it."""
+    if score.name.lower() in RESERVED:
+        raise InputError(f"a score cannot be named {score.name!r}, a column of every experiment: choose another name")
     if score.name in SCORES:
         raise InputError(f"a score named {score.name!r} is already registered: choose another name")
     others = [name for name in (*score.inputs, score.under, score.beside) if name is not None]

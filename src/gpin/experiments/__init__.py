@@ -8,7 +8,7 @@ Example:
 
     study = Study("mnist", protocol="desk", store="experiments", latent_dim=[10], rows=["vae", "gp"])
     print(study.estimate_cost(workers=2).seconds)
-    study.run(workers=2)  # resumable; a second call repeats nothing
+    study.run(workers=2)  # the same call resumes what was interrupted, and repeats nothing
     print(study.text("markdown"))
     print(study.record()["columns"][0]["rows"][0]["log_likelihood"]["mean"])
     write_report("experiments.html")

@@ -46,7 +46,7 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
 
     name = "rme"
     label = "RME"
-    title = "RME: recursive mixture, components added where the mixture is wrong"
+    title = "RME: recursive mixture, components added where the mixture fits badly"
     reference = "Kim & Pavlovic 2020, Recursive Inference for Variational Autoencoders, arXiv:2011.08544"
     Options = RecursiveMixtureConfig
 

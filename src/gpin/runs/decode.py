@@ -17,7 +17,7 @@ from gpin._core.seeding import seeded
 from gpin.data import Rows
 from gpin.runs.folder import Run, as_run
 from gpin.runs.outputs import Written, check_output, pairs_picture, picture, write_array, write_table
-from gpin.runs.rows import BATCH, OnBatch, batch_seed, numbered_batches, open_data, source_options, spread_rows
+from gpin.runs.rows import BATCH, OnBatch, batch_seed, map_batches, open_data, source_options, spread_rows
 from gpin.vae import VAE
 
 __all__ = ["reconstruct_rows", "reconstruct_to_file", "sample_rows", "sample_to_file"]
@@ -99,7 +99,7 @@ def reconstruct_to_file(
     ending = check_output(out, _content(run), run.location, *places)
     options = source_options(columns=columns, key=key, size=size, grey=grey)
     if other is None and options:
-        raise InputError(f"`{next(iter(options))}` applies to other data, but no other data is given")
+        raise InputError(f"`{next(iter(options))}` says how to read other data, but no other data is given")
     if other is not None and data is not None:
         raise InputError(
             f"`data` is the new location of the run's own data, but {other} is to be reconstructed: leave one out"
@@ -142,11 +142,8 @@ def _by_column(run: Run, batch: np.ndarray) -> dict[str, np.ndarray]:
 def reconstruct_rows(
     vae: VAE, rows: Rows, *, seed: int = 0, on_batch: OnBatch | None = None
 ) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-    """Yield row numbers, x and E[x|z] at the posterior mean of z, `(batch, *shape)` in model units, batch by batch."""
-    check_seed(seed)
-    for number, (numbers, x) in enumerate(numbered_batches(rows, on_batch)):
-        with seeded(batch_seed(seed, number)):
-            yield numbers, x, vae.reconstruct(x).cpu()
+    """Row numbers, x and E[x|z] at the posterior mean of z, `(batch, *shape)` in model units, batch by batch."""
+    return map_batches(lambda numbers, x: (numbers, x, vae.reconstruct(x).cpu()), rows, seed=seed, on_batch=on_batch)
 
 
 def sample_rows(vae: VAE, count: int, *, noise: bool = False, seed: int = 0) -> Iterator[Tensor]:

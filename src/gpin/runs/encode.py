@@ -4,18 +4,16 @@ import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from gpin._core.devices import device_named
 from gpin._core.files import as_path
-from gpin._core.inputs import check_seed, whole_number
+from gpin._core.inputs import whole_number
 from gpin._core.messages import Tell, to_stderr
-from gpin._core.seeding import seeded
 from gpin.data import Rows
 from gpin.runs.folder import Run, as_run
 from gpin.runs.outputs import Columns, Written, check_output, write_table
-from gpin.runs.rows import OnBatch, batch_seed, numbered_batches, open_data
+from gpin.runs.rows import OnBatch, map_batches, open_data
 from gpin.vae import VAE
 
 __all__ = ["encode_rows", "encode_to_file"]
@@ -62,7 +60,7 @@ def encode_to_file(
 def encode_rows(
     vae: VAE, rows: Rows, *, samples: int = 100, seed: int = 0, on_batch: OnBatch | None = None
 ) -> Iterator[Columns]:
-    """Yield the latent codes of instances with their diagnostics, as the columns of a table, batch by batch.
+    """The latent codes of instances with their diagnostics, as the columns of a table, batch by batch.
 
     The columns are `row`; `file`, the path of an image within its folder, for a folder of images; `mean_0`, … and
     `std_0`, … of q(z|x); `uncertainty`, with its parts `uncertainty_f` of the posterior mean and `uncertainty_h` of the
@@ -76,26 +74,27 @@ def encode_rows(
         on_batch: Called after each batch with the number of instances done and their total.
     """
     whole_number(samples, "samples", least=0)
-    check_seed(seed)
-    for number, (numbers, x) in enumerate(numbered_batches(rows, on_batch)):
-        with seeded(batch_seed(seed, number)), torch.no_grad():
-            q = vae.encode(x)
-            columns = {"row": numbers}
-            if rows.names is not None:
-                columns["file"] = np.array([rows.names[row] for row in numbers])
-            for name, moment in (("mean", q.mean), ("std", q.stddev)):
-                columns |= {f"{name}_{j}": column for j, column in enumerate(_array(moment).T)}
-            if vae.inference.has_uncertainty:
-                found = vae.uncertainty(x)
-                columns |= {
-                    "uncertainty": _array(found.total),
-                    "uncertainty_f": _array(found.mean_part),
-                    "uncertainty_h": _array(found.std_part),
-                }
-            if samples:
-                ll = vae.log_likelihood(x, samples)
-                columns |= {"log_likelihood": _array(ll.values), "ess": _array(ll.ess), "khat": _array(ll.khat)}
-        yield columns
+
+    def columns_of(numbers: np.ndarray, x: Tensor) -> Columns:
+        q = vae.encode(x)
+        columns = {"row": numbers}
+        if rows.names is not None:
+            columns["file"] = np.array([rows.names[row] for row in numbers])
+        for name, moment in (("mean", q.mean), ("std", q.stddev)):
+            columns |= {f"{name}_{j}": column for j, column in enumerate(_array(moment).T)}
+        if vae.inference.has_uncertainty:
+            found = vae.uncertainty(x)
+            columns |= {
+                "uncertainty": _array(found.total),
+                "uncertainty_f": _array(found.mean_part),
+                "uncertainty_h": _array(found.std_part),
+            }
+        if samples:
+            ll = vae.log_likelihood(x, samples)
+            columns |= {"log_likelihood": _array(ll.values), "ess": _array(ll.ess), "khat": _array(ll.khat)}
+        return columns
+
+    return map_batches(columns_of, rows, seed=seed, on_batch=on_batch)
 
 
 def _array(values: Tensor) -> np.ndarray:

@@ -30,7 +30,7 @@ class Exported:
 
 
 def export_run(run: Run | str | os.PathLike[str], out: str | os.PathLike[str], *, tell: Tell = to_stderr) -> Exported:
-    """Write a run's inference path as an ONNX model that takes data in its own units, as `gpin export` does.
+    """Write a run's encoder as an ONNX model that takes data in their original units, as `gpin export` does.
 
     Arguments:
         run: The run, or its folder.

@@ -2,11 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from gpin._core.inputs import whole_number
+from gpin._core.inputs import check_seed, whole_number
+from gpin._core.seeding import seeded
 from gpin.data import Rows, SourceConfig, applicable_options, as_model_data, open_source
 from gpin.runs.folder import Run
 
@@ -15,6 +18,7 @@ __all__ = [
     "OnBatch",
     "batch_seed",
     "batches",
+    "map_batches",
     "numbered_batches",
     "open_data",
     "random_rows",
@@ -24,6 +28,8 @@ __all__ = [
 
 BATCH = 128
 """The number of instances that are read and encoded together, the same as in `VAE.log_likelihood`."""
+
+T = TypeVar("T")
 
 OnBatch = Callable[[int, int], None]
 """A callback that takes the number of instances done and their total."""
@@ -98,6 +104,24 @@ def numbered_batches(rows: Rows, on_batch: OnBatch | None = None) -> Iterator[tu
         done += len(x)
         if on_batch is not None:
             on_batch(done, len(rows))
+
+
+def map_batches(
+    function: Callable[[np.ndarray, Tensor], T], rows: Rows, *, seed: int = 0, on_batch: OnBatch | None = None
+) -> Iterator[T]:
+    """Yield the result of a function for all instances in batches, each with noise of its own and without gradients.
+
+    Arguments:
+        function: Called with the numbers of a batch's rows in the source, and the batch.
+        rows: The data.
+        seed: The seed of all noise.
+        on_batch: Called after each batch with the number of instances done and their total.
+    """
+    check_seed(seed)
+    for number, (numbers, x) in enumerate(numbered_batches(rows, on_batch)):
+        with seeded(batch_seed(seed, number)), torch.no_grad():
+            found = function(numbers, x)
+        yield found
 
 
 def batch_seed(seed: int, number: int) -> int:

@@ -104,7 +104,7 @@ def run_settings(
     """
     content: dict[str, Any] = json.loads(json.dumps(base or {}))
     pairs = _pairs(options or {}, assignments)
-    for key in ("method", "latent_dim", "likelihood"):
+    for key in ("method", "latent_dim", "likelihood", "architecture"):
         if key in pairs:
             _put(content, ("model", key), pairs.pop(key))
     method = method_named(content.get("model", {}).get("method", "gp"))

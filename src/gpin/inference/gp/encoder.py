@@ -35,14 +35,14 @@ class GPConfig(MethodConfig):
     Arguments:
         covariance: The family of the posterior covariances: "full" (Cholesky, as in the paper), "diagonal", or
             "shared_basis" (full rank, one basis for all latent dimensions).
-        shared_trunk: Whether b, c, ψᵐ and ψˢ share one trunk, so that inference costs about as much as the VAE's;
-            otherwise there are three separate towers, as in the paper.
+        shared_trunk: Whether the prior means of f and h and the features of both kernels share one trunk, so that
+            inference costs about as much as the VAE's; otherwise there are three separate towers, as in the paper.
         marginal: "moment" uses the Gaussian with the moments of the marginal, as in the paper; "exact"
             samples the marginal itself and computes its density by quadrature.
         log_square: Whether E[log h²] is "exact", in closed form, or "sampled", as in the paper.
         log_square_samples: The number of samples for log_square="sampled".
         initial_std: The initial standard deviation of the weights. It is reduced if V[f] or V[h] would otherwise
-            exceed a hundredth of c², as after a warm start.
+            exceed a hundredth of E[h]², as after a warm start.
         min_variance: A constant added to the variance of q(z|x).
         towers: "deterministic" keeps the towers and removes the randomness, for an ablation of equal capacity.
     """
