@@ -51,6 +51,7 @@ CASES = {
     "sa": ("sa", {"steps": 2, "preset": "paper"}, {}),
     "rme": ("rme", {"components": 2}, {"patience": 1}),
     "residual": ("vae", {"likelihood": "heteroscedastic", "architecture": "residual"}, {"last": 2}),
+    "hf": ("hf", {}, {"kl_warmup": 1.5}),
     "iaf": ("iaf", {}, {"batch_size": 17}),  # whose last batch has one instance only
 }
 

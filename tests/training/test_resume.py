@@ -30,6 +30,7 @@ VARIANTS = {
     ),
     "gp of the paper": ("gp", {"preset": "paper"}, {}),
     "analytic variance": ("vae", {"likelihood": {"variance": "analytic"}}, {"patience": 1, "learning_rate": 0.05}),
+    "KL warm-up": ("rme", {"components": 3}, {"kl_warmup": 2.5, "patience": 1}),
     **{name: (name, {"components": 3} if name == "rme" else {}, {}) for name in METHODS},
 }
 

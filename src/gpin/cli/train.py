@@ -78,8 +78,9 @@ def train(
         The folder in which runs are stored.
     set_
         Another option as key=value; may be repeated. Options of the method, of training (batch_size, learning_rate,
-        schedule, clip_norm, ema, patience) and of the data (limit, split_seed) have plain names. Those of the
-        likelihood and the architecture are likelihood=bernoulli, likelihood.variance=fixed, architecture.width=512, ….
+        schedule, clip_norm, ema, kl_warmup, patience) and of the data (limit, split_seed) have plain names. Those of
+        the likelihood and the architecture are likelihood=bernoulli, likelihood.variance=fixed, architecture.width=512,
+        ….
     config
         A JSON file of settings, such as another run's run.json; options on the command line override it.
     seed

@@ -42,7 +42,11 @@ class ELBO:
     @property
     def value(self) -> Float[Tensor, " batch"]:
         """The bound, `(batch,)`."""
-        return self.reconstruction - self.kl - self.weight_kl
+        return self.weighted(1.0)
+
+    def weighted(self, kl_weight: float) -> Float[Tensor, " batch"]:
+        """reconstruction − kl_weight·kl − weight_kl, `(batch,)`: what training maximises during a KL warm-up."""
+        return self.reconstruction - kl_weight * self.kl - self.weight_kl
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,11 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
 
     Every method receives the generative model along with x; simple methods ignore it. Other parts of gpin learn about
     a method only from the attributes below.
+
+    A method that overrides :meth:`objective` honours its argument `kl_weight`, β, wherever its loss contains
+    KL(q(z|x) ‖ p(z)): `elbo.weighted(β)` instead of `elbo.value`, and log p(x|z) + β (log p(z) − log q(z|x)) where
+    densities at samples are used. The bound that it returns is that of β = 1. `gpin.fit` passes `kl_weight` during
+    a KL warm-up only, and refuses the warm-up of a method whose objective does not take it.
     """
 
     name: ClassVar[str]
@@ -152,10 +161,20 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
             kl = (log_prob - model.log_prior(z)).mean(0)
         return ELBO(model.reconstruction(x, z).mean(0), kl, torch.zeros_like(kl))
 
-    def objective(self, x: Tensor, model: Generative, samples: int = 1) -> tuple[Tensor, Tensor]:
-        """The loss and the mean ELBO over the batch, two scalars; by default the loss is the negative ELBO."""
-        bound = self.elbo(x, model, samples).value.mean()
-        return -bound, bound.detach()
+    def objective(
+        self, x: Tensor, model: Generative, samples: int = 1, kl_weight: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """The loss and the mean ELBO over the batch, two scalars; by default the loss is the negative ELBO.
+
+        Arguments:
+            x: `(batch, *shape)`.
+            model: The generative model.
+            samples: The number of samples of z per instance.
+            kl_weight: The weight of KL(q(z|x) ‖ p(z)) in the loss, below 1 during a KL warm-up. It does not change the
+                ELBO that is returned.
+        """
+        bound = self.elbo(x, model, samples)
+        return -bound.weighted(kl_weight).mean(), bound.value.mean().detach()
 
     def stages(self) -> Sequence[Stage]:
         """The stages of training, in order; most methods have one."""

@@ -125,41 +125,47 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
         """The bound, with expectations stratified over the components."""
         return stratified_elbo(self.mixture(x), x, model, samples)
 
-    def objective(self, x: Tensor, model: Generative, samples: int = 1) -> tuple[Tensor, Tensor]:
+    def objective(
+        self, x: Tensor, model: Generative, samples: int = 1, kl_weight: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
         """A loss whose gradient with respect to each block is that of the block's own objective, and the bound.
 
         Component m: ELBO(q_m) + min(KL(q_m ‖ Q_{m−1}), C). Weight m: ELBO(Q_m). Decoder: ELBO(Q_M).
-        In each objective, the parameters of all other blocks are detached.
+        In each objective, the parameters of all other blocks are detached. With `kl_weight` β, every ELBO has the
+        weighted KL, and KL(q_m ‖ Q_{m−1}) has the weight β too, as the functional gradient of that ELBO requires.
         """
         if self.active == 1:
-            return super().objective(x, model, samples)
+            return super().objective(x, model, samples, kl_weight)
         features = [encoder.trunk(x) for encoder in self._encoders()]
         logits = self._logits(features[0].detach())
         q = mixture_of(self._encoders(), features, _log_weights(logits))
         z = q.component_rsample(samples)  # (samples, M, batch, d)
         with frozen(model):
-            log_joint = model.log_conditional(x, z) + model.log_prior(z)
+            log_conditional = model.log_conditional(x, z)
+        log_prior = model.log_prior(z)
+        log_joint = log_conditional + kl_weight * log_prior
         own = q.component_log_prob(z)  # (samples, M, batch, M): component k at samples of component m
-        bounds = log_joint - own.diagonal(dim1=1, dim2=3).transpose(1, 2)  # ELBO(q_m), (samples, M, batch)
+        bounds = log_joint - kl_weight * own.diagonal(dim1=1, dim2=3).transpose(1, 2)  # ELBO(q_m), (samples, M, batch)
 
         loss = -bounds.mean(0).sum(0)
         fixed = NormalMixture(q.log_weights, q.means.detach(), q.stds.detach())
         at = fixed.component_log_prob(z)  # gradients through z only
         z_fixed_at, fixed_joint = at.detach(), log_joint.detach()
+        true_joint = (log_conditional + log_prior).detach()
         for m in range(1, int(self.active)):
             before = _log_weights(logits[:, : m - 1]).detach()
             mixture_log_prob = torch.logsumexp(before + at[:, m, :, :m], dim=-1)  # log Q_{m−1} at samples of q_m
             kl = (own[:, m, :, m] - mixture_log_prob).mean(0)
-            loss = loss - kl.clamp(max=self.options.kl_bound)
+            loss = loss - kl_weight * kl.clamp(max=self.options.kl_bound)
 
             # ELBO(Q_m) as a function of ε_m alone.
             log_weights = _log_weights(torch.cat([logits[:, : m - 1].detach(), logits[:, m - 1 : m]], dim=-1))
             log_q = torch.logsumexp(log_weights + z_fixed_at[:, : m + 1, :, : m + 1], dim=-1)
-            loss = loss - (log_weights.exp().T * (fixed_joint[:, : m + 1] - log_q)).sum(1).mean(0)
+            loss = loss - (log_weights.exp().T * (fixed_joint[:, : m + 1] - kl_weight * log_q)).sum(1).mean(0)
 
         weights = q.log_weights.detach().exp().T  # (M, batch)
         loss = loss - (weights * model.reconstruction(x, z.detach(), weights)).sum(1).mean(0)
-        bound = (weights * (fixed_joint - q.weigh(z_fixed_at).detach())).sum(1).mean(0)
+        bound = (weights * (true_joint - q.weigh(z_fixed_at).detach())).sum(1).mean(0)
         return loss.mean(), bound.mean()
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -47,6 +48,7 @@ def fit(
     schedule: Literal["constant", "cosine"] = "constant",
     clip_norm: float | None = None,
     ema: float = 0.0,
+    kl_warmup: float = 0.0,
     patience: int | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
@@ -72,6 +74,8 @@ def fit(
         clip_norm: Gradients whose norm exceeds this value are scaled down to it; None disables clipping.
         ema: The decay of an exponential moving average of the weights, such as 0.999. The average is used for
             validation and as the result of training; 0 uses the weights themselves.
+        kl_warmup: The number of epochs, or fraction of one, in which the weight of KL(q(z|x) ‖ p(z)) in the loss rises
+            from 0 to 1; 0 has no warm-up. It can prevent the collapse of q(z|x) to the prior early in training.
         patience: Stop after this many epochs without a better validation ELBO; None trains for all epochs.
         seed: The seed of the order of the data, the held-out part and all noise. Torch's global random state is left
             unchanged.
@@ -104,11 +108,16 @@ def fit(
             "schedule": schedule,
             "clip_norm": clip_norm,
             "ema": ema,
+            "kl_warmup": kl_warmup,
             "patience": patience,
             "seed": seed,
         },
         "training",
     )
+    if config.kl_warmup and "kl_weight" not in inspect.signature(vae.inference.objective).parameters:
+        raise InputError(
+            f"method {vae.inference.name!r} has no KL warm-up: its objective does not take a kl_weight; use kl_warmup=0"
+        )
     if on_epoch is not None and not callable(on_epoch):
         raise InputError(f"on_epoch must be a function of the epoch's number and result, got {on_epoch!r}")
     if tensorboard and folder is None:

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,7 +92,7 @@ class Trainer:
         x = vae.check(x)
         self.optimiser.zero_grad(set_to_none=True)
         with processes.part(size):
-            loss, bound = vae.inference.objective(x, vae)
+            loss, bound = self._objective(x)
         loss.backward()
         parameters = [p for p in vae.parameters() if p.grad is not None]
         gradients = [p.grad for p in parameters if p.grad is not None]
@@ -122,6 +123,12 @@ class Trainer:
         self.updates += 1
         return stop
 
+    def _objective(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of the step to come and the mean ELBO, two scalars."""
+        weight = self.config.kl_weight(self.updates / len(self.training))
+        warming: dict[str, Any] = {"kl_weight": weight} if weight < 1 else {}  # which own methods need not take
+        return self.vae.inference.objective(x, self.vae, **warming)
+
     def _set_rate(self, updates: int) -> float:
         """Set the learning rate of the step that follows so many updates, and return it."""
         factor = self.config.rate(updates / (self.config.epochs * len(self.training)))
@@ -146,7 +153,8 @@ class Trainer:
         )
         self.history.epochs.append(result)
         patience, last = self.config.patience, stage == len(self.stages)
-        impatient = patience is not None and last and self.epoch - self.history.best >= patience
+        since = self.epoch - max(self.history.best, math.ceil(self.config.kl_warmup))
+        impatient = patience is not None and last and since >= patience
         self.finished = self.epoch >= self.config.epochs or impatient
         self.epoch, self.step, self.seconds = self.epoch + 1, 0, 0.0
         self.order = self._order_state()

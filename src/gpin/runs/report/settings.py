@@ -60,7 +60,7 @@ def flat_settings(run: Run) -> dict[str, str]:
     """The settings of model and training, with every option resolved, as text by their names in `key=value`."""
     model = run.model
     likelihood = model.likelihood.model_dump(mode="json")
-    training = run.settings.training.model_dump(mode="json")
+    training = run.settings.training.model_dump()
     seed = training.pop("seed")
     found = {
         "method": model.method,
