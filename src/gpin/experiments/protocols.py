@@ -1,4 +1,4 @@
-"""The experiments of the paper, and the protocols under which they are run: the paper's own, and one for a desk."""
+"""The experiments of the paper, and their protocols: the paper's own, and a smaller one for a desk computer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

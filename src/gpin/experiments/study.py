@@ -46,7 +46,7 @@ class RunSummary:
     Attributes:
         runs: The number of trainings of the study.
         done: The number of them that are done.
-        failed: The reasons of those that failed, by the description of the run.
+        failed: Why trainings failed, by the description of the run.
     """
 
     runs: int

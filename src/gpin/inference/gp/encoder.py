@@ -104,7 +104,7 @@ class GPEncoder(InferenceModel[GPConfig]):
 
     name = "gp"
     label = "GPVAE"
-    title = "GP: encoder functions with Gaussian-process priors, marginalised"
+    title = "GP: mean and standard deviation with Gaussian-process priors, marginalised"
     reference = "Kim & Pavlovic 2021, Reducing the Amortization Gap in VAEs, arXiv:2102.03151"
     Options = GPConfig
     closed_form_kl = True

@@ -45,7 +45,7 @@ REPEATS, MOST_SECONDS = 300, 3.0
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Scored runs on the same data, where the others are compared with the first.
+    """Scored runs on the same data; the first is the reference for the others.
 
     Attributes:
         scored: The runs, at least one.

@@ -54,7 +54,7 @@ def write_report(
     """Write the page about one or more runs, as `gpin report` does.
 
     Arguments:
-        runs: The folders of the runs, where the others are compared with the first.
+        runs: The folders of the runs; the first is the reference for the others.
         out: The file to write.
         samples: K, the number of proposals for each log-likelihood.
         limit: The largest number of test instances with a refined log-likelihood; None for all.
