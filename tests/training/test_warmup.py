@@ -11,7 +11,7 @@ from gpin.inference import METHODS, GaussianEncoder
 from gpin.training import TrainingConfig
 
 OPTIONS = {"rme": {"components": 3}, "sa": {"preset": "paper"}}
-ELBO_LOSS = [name for name in METHODS if name != "rme"]
+ELBO_LOSS = [name for name in METHODS if name not in ("rme", "natural")]
 
 
 def ready(method):
@@ -123,7 +123,7 @@ def test_a_method_whose_objective_has_no_weight_refuses_the_warmup(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"kl_warmup": -1}, "option 'kl_warmup' of training: should be greater than or equal to 0"),
+        ({"kl_warmup": -1}, "option 'kl_warmup' of training"),
         ({"kl_warmup": 3, "epochs": 2}, "kl_warmup=3 must not exceed the number of epochs, 2"),
         ({"kl_warmup": "long"}, "kl_warmup"),
     ],

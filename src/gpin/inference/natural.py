@@ -113,21 +113,23 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
         options = self.options.model_copy(update={"steps": steps})
         return Natural(options, tolerance)(x, self.encode(x, model), model)
 
-    def objective(self, x: Tensor, model: Generative, samples: int = 1) -> tuple[Tensor, Tensor]:
+    def objective(
+        self, x: Tensor, model: Generative, samples: int = 1, kl_weight: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
         """The loss, which adds the terms for the encoder's own mean to the negative ELBO, and the mean ELBO of q_T."""
         q, options = self.encode(x, model), self.options
         plain = options.steps == 0 or int(self.batches) % options.interval != 0
         self.batches += 1
         if plain:
-            bound = self.elbo_of(q, x, model, samples).value.mean()
-            return -bound, bound.detach()
+            bound = self.elbo_of(q, x, model, samples)
+            return -bound.weighted(kl_weight).mean(), bound.value.mean().detach()
         mean, gradients, sizes = self.refinement.differentiable_steps(
             x, q, model, second_order=options.differentiate == "through"
         )
-        bound = self.elbo_of(q.with_mean(mean), x, model, samples).value.mean()
+        bound = self.elbo_of(q.with_mean(mean), x, model, samples)
         moves = torch.stack([size * gradient for size, gradient in zip(sizes, gradients, strict=True)]).sum(0)
         pull = options.encoder_weight * gradients[0] + options.regression * moves
-        return -bound - (pull * q.mean).sum(-1).mean(), bound.detach()
+        return -bound.weighted(kl_weight).mean() - (pull * q.mean).sum(-1).mean(), bound.value.mean().detach()
 
     def start_from(self, other: InferenceModel[Any]) -> None:
         """Copy the encoder of a trained VAE; the covariance stays nearly diagonal."""
