@@ -18,6 +18,7 @@ from gpin._core.errors import InputError
 from gpin._core.files import as_path, read_record
 from gpin._core.inputs import check_seed, whole_number
 from gpin._core.seeding import seeded
+from gpin.evaluation.gap_prediction import Calibration, unpack_calibrations
 from gpin.inference import method_named
 from gpin.likelihoods import (
     GaussianOptions,
@@ -245,8 +246,23 @@ def load(
         raise InputError(
             f"{folder / 'model.safetensors'} does not fit the model that config.json describes: {first}"
         ) from None
+    vae._gpin_calibrations = _read_calibrations(folder, record)
     vae.move(device, dtype)
     return vae.eval()
+
+
+def _read_calibrations(folder: Path, record: Mapping[str, Any]) -> dict[int | None, Calibration]:
+    """The calibrations of a saved model; none if it has none or their file was not copied along."""
+    path, expected = folder / "calibration.safetensors", record.get("calibration_sha256")
+    if expected is None or not path.is_file():
+        return {}
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise InputError(
+            f"{path} is damaged or does not belong to its config.json: the checksums differ; without it, the model "
+            "can be loaded and calibrated again"
+        )
+    return unpack_calibrations(content)
 
 
 def _read_model(folder: Path) -> tuple[dict[str, Any], bytes]:

@@ -264,3 +264,15 @@ def test_images_and_vectors_work(method, options, shape):
     vae.eval()
     assert torch.isfinite(vae.elbo(x).value).all()
     assert vae.reconstruct(x).shape == x.shape
+
+
+@every
+def test_the_gap_is_known_at_every_price(method, options):
+    vae, x = small(method, options, size=60)
+    assert (vae.gap(x).values >= 0).all()
+    vae.calibrate(x, samples=2)
+    for how in ("predicted", "estimated", "refined"):
+        found = vae.gap(x[:3], how)
+        assert found.values.shape == found.low.shape == found.high.shape == (3,)
+        assert found.values.isfinite().all()
+        assert how == "refined" or (found.low <= found.high).all()

@@ -1,11 +1,22 @@
-"""The evaluation mode as a context."""
+"""The modes of a module and of torch as contexts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 
-__all__ = ["evaluating"]
+__all__ = ["differentiable", "evaluating"]
+
+
+@contextmanager
+def differentiable() -> Iterator[None]:
+    """Within the context, gradients are not recorded but can be enabled, even if the caller is in inference mode.
+
+    Tensors that were made in inference mode must be cloned before they are used in a differentiated computation.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 @contextmanager

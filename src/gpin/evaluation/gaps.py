@@ -24,15 +24,125 @@ expectation, so the inference and approximation gaps are underestimated where im
 refined Gaussian has a full covariance, so it can be better than every member of a diagonal family; the difference is
 counted as amortization. Third, it is a Laplace approximation, not the maximum of the ELBO, so it can be worse than the
 encoder's posterior; the estimated amortization gap is then negative.
+
+The amortization gap is known at three prices, see :meth:`gpin.VAE.gap`:
+
+| how | price | what it is |
+|---|---|---|
+| "predicted" | a pass of the encoder | a regression on features of the encoder, see `gpin.evaluation.gap_prediction` |
+| "estimated" | one more gradient of the decoder | the Newton decrement ½ gᵀΣg, see `estimated_gap` |
+| "refined" | a refinement of the instance and samples | ELBO(q*) − ELBO(q) as above, with refined posteriors |
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
+from gpin.distributions import as_normal, sample_and_log_prob
 from gpin.evaluation.importance import LogLikelihood
+from gpin.generative import Generative, log_joint_and_gradient
+from gpin.refinement.natural import newton_decrement
 
-__all__ = ["Gaps", "amortization_gap", "approximation_gap", "grid_gaps", "inference_gap", "refined_gaps"]
+__all__ = [
+    "HOW",
+    "Gap",
+    "Gaps",
+    "amortization_gap",
+    "approximation_gap",
+    "estimated_gap",
+    "grid_gaps",
+    "inference_gap",
+    "refined_gap",
+    "refined_gaps",
+]
+
+PAIRS = 512
+"""How many pairs (x, z) are decoded at a time."""
+
+HOW = ("predicted", "estimated", "refined")
+"""The ways to determine the amortization gap, the cheapest first."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The amortization gap of each instance in nats, with intervals; tensors are `(batch,)`.
+
+    Attributes:
+        values: The gap.
+        low: The lower end of an interval that covers the refined gap with a probability of 80 %; NaN if the model is
+            not calibrated, and for how="refined".
+        high: The upper end of the interval.
+        how: "predicted", "estimated" or "refined".
+    """
+
+    values: Tensor
+    low: Tensor
+    high: Tensor
+    how: str
+
+    @classmethod
+    def without_interval(cls, values: Tensor, how: str) -> "Gap":
+        """A gap without an interval."""
+        unknown = torch.full_like(values, torch.nan)
+        return cls(values, unknown, unknown, how)
+
+    @classmethod
+    def join(cls, parts: Iterable["Gap"]) -> "Gap":
+        """Concatenate the gaps of several batches."""
+        parts = list(parts)
+        values, low, high = (torch.cat([getattr(part, name) for part in parts]) for name in ("values", "low", "high"))
+        return cls(values, low, high, parts[0].how)
+
+    @property
+    def mean(self) -> float:
+        """The mean over instances."""
+        return self.values.double().mean().item()
+
+
+def estimated_gap(model: Generative, x: Tensor, q: Distribution) -> Tensor:
+    r"""The Newton decrement at the mean m of q, `(batch,)`, in nats: one gradient of the decoder.
+
+    It is ½ gᵀΣg with g = ∇_z log p(x, z) at m and the covariance Σ of q, or of the Gaussian that stands for q. If the
+    posterior is Gaussian with covariance Σ, this is KL(N(m, Σ) ‖ p(z|x)).
+
+    Arguments:
+        model: The generative model.
+        x: `(batch, *shape)`.
+        q: Any distribution with batch shape `(batch,)` and event shape `(d,)`.
+    """
+    normal = as_normal(q)
+    _, gradient = log_joint_and_gradient(model, x, normal.mean)
+    return newton_decrement(gradient, normal.covariance_times(gradient)).detach()
+
+
+def refined_gap(model: Generative, x: Tensor, q: Distribution, refined: Distribution, samples: int) -> Tensor:
+    """The amortization gap of q, `(batch,)`, in nats: the ELBO of the refined posterior minus that of q.
+
+    Arguments:
+        model: The generative model.
+        x: `(batch, *shape)`.
+        q: Any distribution with batch shape `(batch,)` and event shape `(d,)`.
+        refined: The refined posterior, `vae.refine(x)`.
+        samples: The number of samples per instance for each ELBO.
+    """
+    return amortization_gap(*(_elbo(model, x, posterior, samples) for posterior in (refined, q)))
+
+
+@torch.no_grad()
+def _elbo(model: Generative, x: Tensor, q: Distribution, samples: int) -> Tensor:
+    """The ELBO of q, `(batch,)`, with the linear part of log p(x, z) at the mean of q as a control variate.
+
+    Far from the mode this part causes most of the noise, with a variance of twice the Newton decrement, and its
+    expectation is known.
+    """
+    chunk = max(1, PAIRS // len(x))
+    z, log_prob = sample_and_log_prob(q, samples, chunk)
+    log_joint = torch.cat([model.log_joint(x, part) for part in z.split(chunk)])
+    _, gradient = log_joint_and_gradient(model, x, q.mean)
+    return (log_joint - log_prob - ((z - q.mean) * gradient).sum(-1)).double().mean(0)
 
 
 def inference_gap(log_evidence: Tensor, elbo: Tensor) -> Tensor:

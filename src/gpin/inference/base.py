@@ -20,7 +20,7 @@ from gpin.refinement import Natural, NaturalConfig
 if TYPE_CHECKING:
     from gpin.inference.gaussian import GaussianEncoder
 
-__all__ = ["ELBO", "InferenceModel", "MethodConfig", "Stage", "Uncertainty"]
+__all__ = ["ELBO", "InferenceModel", "MethodConfig", "Stage", "Uncertainty", "moments_of"]
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,12 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
         """
         return Natural(NaturalConfig(steps=steps), tolerance)(x, self.initial(x, model), model)
 
+    def features(self, x: Tensor, model: Generative) -> Float[Tensor, "batch p"]:
+        """What the encoder alone knows about x, from which :meth:`gpin.VAE.gap` predicts how far it is from the
+        posterior: by default the mean and the log standard deviations of :meth:`initial`. A method may return features
+        of its networks as well, but must not use the decoder."""
+        return moments_of(self.initial(x, model))
+
     def kl(self, q: Distribution) -> Tensor:
         """KL(q ‖ N(0, I)), `(batch,)`, if it has a closed form; by default `q.standard_normal_kl()`."""
         return cast(Tensor, cast(Any, q).standard_normal_kl())
@@ -202,3 +208,8 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
     def posterior_and_uncertainty(self, x: Tensor, model: Generative) -> tuple[Distribution, Uncertainty | None]:
         """q(z|x), and the uncertainty if the method has one; a method may compute both in one pass."""
         return self(x, model), self.uncertainty(x) if self.has_uncertainty else None
+
+
+def moments_of(q: Distribution) -> Tensor:
+    """The mean and the log standard deviations of q, side by side: `(batch, 2d)`."""
+    return torch.cat([q.mean, q.stddev.log()], dim=-1)

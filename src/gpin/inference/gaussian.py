@@ -47,6 +47,12 @@ class GaussianEncoder(InferenceModel[GaussianConfig]):
     def forward(self, x: Tensor, model: Generative) -> Distribution:
         return DiagonalNormal(*self.moments(self.trunk(x)))
 
+    def features(self, x: Tensor, model: Generative) -> Float[Tensor, "batch p"]:
+        """The features of the trunk, b and log c."""
+        features = self.trunk(x)
+        mean, _, log_std = self.moments(features)
+        return torch.cat([features, mean, log_std], dim=-1)
+
     @property
     def gaussian_encoder(self) -> "GaussianEncoder":
         """The model itself."""

@@ -44,6 +44,10 @@ class HouseholderEncoder(InferenceModel[HouseholderConfig]):
         sizes = [self.base.trunk.out_features] + [latent_dim] * (self.options.flows - 1)
         self.reflectors = nn.ModuleList(nn.Linear(size, latent_dim) for size in sizes)
 
+    def features(self, x: Tensor, model: Generative) -> Tensor:
+        """Those of the Gaussian encoder on which the method builds."""
+        return self.base.features(x, model)
+
     def forward(self, x: Tensor, model: Generative) -> Distribution:
         features = self.base.trunk(x)
         mean, std, _ = self.base.moments(features)

@@ -84,6 +84,10 @@ class IAFEncoder(InferenceModel[IAFConfig]):
             for t in range(self.options.flows)
         )
 
+    def features(self, x: Tensor, model: Generative) -> Tensor:
+        """Those of the Gaussian encoder on which the method builds."""
+        return self.base.features(x, model)
+
     def forward(self, x: Tensor, model: Generative) -> Distribution:
         features = self.base.trunk(x)
         mean, std, _ = self.base.moments(features)

@@ -104,6 +104,10 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
         factor = scale.unsqueeze(-1) * (lower + torch.eye(size, dtype=entries.dtype, device=entries.device))
         return CholeskyNormal(mean, factor, log_scale)
 
+    def features(self, x: Tensor, model: Generative) -> Tensor:
+        """Those of the Gaussian encoder on which the method builds."""
+        return self.base.features(x, model)
+
     def initial(self, x: Tensor, model: Generative) -> LatentNormal:
         """The encoder's posterior q_0, before any step."""
         return self.encode(x, model)

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from gpin.generative import Generative
-from gpin.inference.base import InferenceModel, OptionsT
+from gpin.inference.base import InferenceModel, OptionsT, moments_of
 from gpin.refinement import Refinement
 
 __all__ = ["RefinedEncoder"]
@@ -26,6 +26,10 @@ class RefinedEncoder(InferenceModel[OptionsT]):
     @abstractmethod
     def encode(self, x: Tensor, model: Generative) -> Distribution:
         """The encoder's posterior before refinement."""
+
+    def features(self, x: Tensor, model: Generative) -> Tensor:
+        """The mean and the log standard deviations of the posterior before refinement."""
+        return moments_of(self.encode(x, model))
 
     def forward(self, x: Tensor, model: Generative) -> Distribution:
         return self.refinement(x, self.encode(x, model), model)

@@ -34,6 +34,10 @@ class SemiAmortizedEncoder(RefinedEncoder[SemiAmortizedConfig]):
         self.base = GaussianEncoder(make_trunk, latent_dim)
         self.refinement = Gradient(self.options)
 
+    def features(self, x: Tensor, model: Generative) -> Tensor:
+        """Those of the Gaussian encoder on which the method builds."""
+        return self.base.features(x, model)
+
     def encode(self, x: Tensor, model: Generative) -> Distribution:
         """The posterior of the Gaussian encoder."""
         return self.base(x, model)

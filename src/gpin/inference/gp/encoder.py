@@ -149,6 +149,10 @@ class GPEncoder(InferenceModel[GPConfig]):
             )
         return DiagonalNormal(functions.mean, (functions.variance + self.options.min_variance).sqrt())
 
+    def features(self, x: Tensor, model: Generative) -> Tensor:
+        """Those of the Gaussian encoder on which the method builds."""
+        return self.base.features(x, model)
+
     def forward(self, x: Tensor, model: Generative) -> Distribution:
         return self.marginal(self.functions(x))
 

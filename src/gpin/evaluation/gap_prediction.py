@@ -1,0 +1,284 @@
+r"""Regression of the amortization gap on validation instances, some of which were refined to measure it.
+
+The gap Δ of an instance is regressed on features φ by a Gaussian process in closed form, on a scale that is linear near
+zero and logarithmic for many nats,
+
+.. math:: t(\Delta) = \mathrm{sign}(\Delta) \log(1 + |\Delta|) = f(\varphi) + \varepsilon, \qquad
+    f \sim \mathcal{GP}(\mu, a^2 k), \quad \varepsilon \sim \mathcal{N}(0, a^2 \lambda)
+
+after standardisation of the features. The length scale of the kernel k and λ are those of a grid that maximise the
+marginal likelihood, for which a² has a closed form. There are two regressions:
+
+| gap | features | kernel |
+|---|---|---|
+| estimated | the Newton decrement t(½ gᵀΣg), Σ_j log std_j and ‖mean‖² of q(z\|x) | linear |
+| predicted | what the encoder knows about x, see `gpin.inference.InferenceModel.features` | squared exponential |
+
+The predicted gap needs more instances than the estimated one. Instances that were not refined enter its regression with
+their estimated gap.
+
+An interval is t⁻¹(mean + quantile · predictive standard deviation), where the quantiles are those of the standardised
+leave-one-out residuals of the refined instances. It does not rely on the noise being Gaussian.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from safetensors.torch import load as load_tensors
+from torch import Tensor
+from torch.distributions import Distribution
+
+from gpin._core.errors import InputError
+from gpin._core.tensors import pack_tensors
+from gpin.evaluation.gaps import Gap
+
+__all__ = [
+    "COVERAGE",
+    "LEAST",
+    "MOST",
+    "Calibration",
+    "Calibrations",
+    "GapRegression",
+    "check_count",
+    "estimate_features",
+    "evenly_spaced",
+    "pack_calibrations",
+    "unpack_calibrations",
+]
+
+COVERAGE = 0.8
+"""The share of instances whose gap the intervals are meant to cover."""
+
+LEAST, MOST = 50, 1000
+"""The smallest number of instances that a calibration needs, and the largest number that it uses."""
+
+LINEAR = (math.inf,)
+"""The length scale that stands for the linear kernel."""
+
+LENGTHS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
+"""The candidates for the length scale, relative to the root mean square of the standardised features."""
+
+NOISES = 10.0 ** torch.arange(-2, 3.25, 0.25, dtype=torch.float64)
+"""The candidates for λ, the variance of the noise relative to that of f."""
+
+OWN = "own"
+"""The name, in files, of the calibration for the number of steps that the method itself takes."""
+
+
+def check_count(count: int) -> None:
+    """Raise InputError if this number of instances is too small for a calibration."""
+    if count < LEAST:
+        raise InputError(f"calibration needs at least {LEAST} instances, got {count}")
+
+
+def evenly_spaced(count: int, most: int) -> Int[Tensor, " m"]:
+    """The numbers of at most `most` of `count` instances, evenly spaced from the first to the last."""
+    return torch.linspace(0, count - 1, min(count, most), dtype=torch.float64).round().long()
+
+
+def compressed(gap: Tensor) -> Tensor:
+    """t(Δ) = sign(Δ) log(1 + |Δ|)."""
+    return gap.sign() * gap.abs().log1p()
+
+
+def expanded(value: Tensor) -> Tensor:
+    """The inverse of :func:`compressed`."""
+    return value.sign() * value.abs().expm1()
+
+
+def estimate_features(decrement: Float[Tensor, " n"], q: Distribution) -> Float[Tensor, "n 3"]:
+    """The features of the estimated gap, from the Newton decrement at the mean of q."""
+    return torch.stack([compressed(decrement), q.stddev.log().sum(-1), q.mean.square().sum(-1)], dim=-1)
+
+
+@dataclass(frozen=True)
+class GapRegression:
+    """A Gaussian-process regression of the gap on p features, with calibrated intervals.
+
+    All else follows in closed form from the data to which the regression was fitted and a few numbers.
+
+    Attributes:
+        features: The features of the instances, `(n, p)`, in float32.
+        targets: t(Δ) of the instances, `(n,)`, in float64.
+        length: The length scale of the kernel, a scalar; infinite for the linear kernel.
+        noise: λ, a scalar.
+        quantiles: The lower and the upper quantile of the standardised residuals, `(2,)`.
+    """
+
+    features: Tensor
+    targets: Tensor
+    length: Tensor
+    noise: Tensor
+    quantiles: Tensor
+
+    @classmethod
+    def fit(
+        cls,
+        features: Float[Tensor, "n p"],
+        targets: Float[Tensor, " n"],
+        refined: Int[Tensor, " m"],
+        lengths: Sequence[float],
+    ) -> "GapRegression":
+        """Fit the regression.
+
+        Arguments:
+            features: The features of the instances.
+            targets: t(Δ) of the instances.
+            refined: The numbers of the instances whose gap was measured by refinement.
+            lengths: The candidates for the length scale.
+        """
+        features, targets = features.detach().cpu().float(), targets.detach().cpu().double()
+        if not (features.isfinite().all() and targets.isfinite().all()):
+            raise InputError("the gap cannot be calibrated: the model returns values that are not finite")
+        quantiles = torch.zeros(2, dtype=torch.float64)
+        found = []
+        for length in torch.tensor(lengths, dtype=torch.float64):
+            one = cls(features, targets, length, torch.ones(()), quantiles)
+            values, vectors = torch.linalg.eigh(one._kernel(one._inputs))
+            spectrum = values.clamp(min=0) + NOISES[:, None]
+            squares = (vectors.T @ (targets - one._offset)).square()
+            amplitudes = (squares / spectrum).mean(1).clamp(min=1e-12)
+            evidence = -0.5 * (len(targets) * amplitudes.log() + spectrum.log().sum(1))
+            best = int(evidence.argmax())
+            found.append((evidence[best].item(), length, NOISES[best]))
+        _, length, noise = max(found, key=lambda one: one[0])
+        chosen = cls(features, targets, length, noise, quantiles)
+        return cls(features, targets, length, noise, _outer_quantiles(chosen._residuals()[refined]))
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """The means of the features, and their standard deviations times √p; 1 for a feature that is constant."""
+        features = self.features.double()
+        centre, spread = features.mean(0), features.std(0)
+        constant = spread <= 1e-6 * (1 + centre.abs())
+        return centre, torch.where(constant, 1.0, spread) * math.sqrt(features.shape[1])
+
+    def _standard(self, features: Tensor) -> Tensor:
+        centre, scale = self._moments
+        return (features.detach().cpu().double() - centre) / scale
+
+    @cached_property
+    def _inputs(self) -> Tensor:
+        return self._standard(self.features)
+
+    @property
+    def _offset(self) -> Tensor:
+        return self.targets.mean()
+
+    def _kernel(self, inputs: Tensor) -> Tensor:
+        """k between any inputs `(m, p)` and those of the regression: `(m, n)`."""
+        if self.length.isinf():
+            return inputs @ self._inputs.T
+        return torch.exp(-0.5 * (torch.cdist(inputs, self._inputs) / self.length).square())
+
+    @cached_property
+    def _solution(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(K + λI)⁻¹, (K + λI)⁻¹(targets − offset) and a²."""
+        kernel = self._kernel(self._inputs)
+        kernel.diagonal().add_(self.noise)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(kernel))
+        centred = self.targets - self._offset
+        weights = inverse @ centred
+        return inverse, weights, ((weights @ centred) / len(centred)).clamp(min=1e-12)
+
+    def _residuals(self) -> Tensor:
+        """Each target minus its prediction from all others, in predictive standard deviations, `(n,)`."""
+        inverse, weights, amplitude = self._solution
+        return weights / (amplitude * inverse.diagonal()).sqrt()
+
+    def mean_and_deviation(self, features: Float[Tensor, "m p"]) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+        """The mean and the standard deviation of t(Δ) of new instances, on the CPU in float64."""
+        inverse, weights, amplitude = self._solution
+        inputs = self._standard(features)
+        kernel = self._kernel(inputs)
+        own = inputs.square().sum(-1) if self.length.isinf() else 1.0
+        variance = (own - ((kernel @ inverse) * kernel).sum(-1)).clamp(min=0) + self.noise
+        return self._offset + kernel @ weights, (amplitude * variance).sqrt()
+
+    def __call__(self, features: Float[Tensor, "m p"], how: str) -> Gap:
+        """The gap of new instances with its interval."""
+        mean, deviation = self.mean_and_deviation(features)
+        ends = [mean, *(mean + quantile * deviation for quantile in self.quantiles)]
+        values, low, high = (expanded(end).to(features.device) for end in ends)
+        return Gap(values, low, high, how)
+
+
+def _outer_quantiles(residuals: Tensor) -> Tensor:
+    """The quantiles between which a new residual lies with probability `COVERAGE`, `(2,)`.
+
+    A new residual is below the k-th smallest of n exchangeable ones with probability k/(n + 1).
+    """
+    ordered, tail = residuals.sort().values, (1 - COVERAGE) / 2
+    rank = max(1, round(tail * (len(ordered) + 1)))
+    return torch.stack([ordered[rank - 1], ordered[-rank]])
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The two regressions of the gap of a model.
+
+    Attributes:
+        predicted: The regression on features of the encoder.
+        estimated: The regression on the Newton decrement.
+    """
+
+    predicted: GapRegression
+    estimated: GapRegression
+
+    @classmethod
+    def fit(
+        cls,
+        features: Float[Tensor, "n p"],
+        estimates: Float[Tensor, "n 3"],
+        refined: Int[Tensor, " m"],
+        gaps: Float[Tensor, " m"],
+    ) -> "Calibration":
+        """Fit both regressions.
+
+        Arguments:
+            features: The features of the encoder, see `gpin.inference.InferenceModel.features`.
+            estimates: The features of the estimated gap, see :func:`estimate_features`.
+            refined: The numbers of the instances that were refined, at least 50.
+            gaps: The refined gaps of these instances in nats.
+        """
+        check_count(len(refined))
+        measured = compressed(gaps.detach().cpu().double())
+        estimated = GapRegression.fit(estimates[refined], measured, torch.arange(len(refined)), LINEAR)
+        targets, _ = estimated.mean_and_deviation(estimates)
+        targets[refined] = measured
+        return cls(GapRegression.fit(features, targets, refined, LENGTHS), estimated)
+
+
+Calibrations = Mapping[int | None, Calibration]
+"""The calibrations of a model by the number of steps; None stands for the number that the method itself takes."""
+
+
+def pack_calibrations(calibrations: Calibrations) -> bytes:
+    """The content of a safetensors file with calibrations."""
+    return pack_tensors(
+        {
+            f"{OWN if steps is None else steps}/{part.name}/{field.name}": getattr(regression, field.name)
+            for steps, calibration in calibrations.items()
+            for part in fields(calibration)
+            for regression in [getattr(calibration, part.name)]
+            for field in fields(regression)
+        }
+    )
+
+
+def unpack_calibrations(content: bytes) -> dict[int | None, Calibration]:
+    """The calibrations in a safetensors file."""
+    found: dict[str, dict[str, dict[str, Tensor]]] = {}
+    for key, tensor in load_tensors(content).items():
+        steps, part, name = key.split("/")
+        found.setdefault(steps, {}).setdefault(part, {})[name] = tensor
+    return {
+        None if steps == OWN else int(steps): Calibration(
+            **{part: GapRegression(**tensors) for part, tensors in parts.items()}
+        )
+        for steps, parts in found.items()
+    }

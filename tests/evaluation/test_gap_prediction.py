@@ -1,0 +1,269 @@
+"""The gap at three prices, in a linear-Gaussian model whose gaps are known, and the calibration of its intervals."""
+
+import shutil
+
+import pytest
+import torch
+from linear_gaussian import LinearGaussian
+from scipy.stats import spearmanr
+from torch.distributions import MultivariateNormal, kl_divergence
+
+import gpin
+from gpin.distributions import CholeskyNormal
+from gpin.evaluation.gap_prediction import LENGTHS, LINEAR, GapRegression, compressed, expanded
+from gpin.evaluation.gaps import estimated_gap
+
+
+def divergence(model, q, x):
+    """KL(q ‖ p(z|x)), which is the gap, since refinement finds the posterior of a linear-Gaussian model exactly."""
+    covariance = torch.diag_embed(q.variance)
+    return kl_divergence(MultivariateNormal(q.mean, covariance), model.posterior(x)).detach()
+
+
+def inaccurate(**options):
+    """A linear-Gaussian model and a VAE with its decoder, the exact standard deviations and random means."""
+    model = LinearGaussian.random()
+    vae = model.vae("vae", known=True, **options).eval()
+    posterior = model.posterior(model.sample(1))
+    with torch.no_grad():
+        vae.inference.head.weight[2:] = 0
+        vae.inference.head.bias[2:] = posterior.variance[0].log() / 2
+    return model, vae
+
+
+# The Newton decrement --------------------------------------------------------------------------------
+
+
+def test_the_decrement_is_the_gap_where_the_covariance_is_exact(double):
+    model = LinearGaussian(torch.randn(6, 3), torch.randn(6), 0.3)  # a posterior with correlations
+    vae, x = model.vae("vae", known=True).eval(), model.sample(20)
+    covariance = model.posterior(x).covariance_matrix.expand(20, 3, 3)
+    q = CholeskyNormal(torch.randn(20, 3), torch.linalg.cholesky(covariance))
+    exact = kl_divergence(MultivariateNormal(q.mean, covariance), model.posterior(x))
+    torch.testing.assert_close(estimated_gap(vae, x, q), exact)
+
+
+def test_an_uncalibrated_model_returns_the_decrement_without_intervals(double):
+    model, vae = inaccurate()
+    x = model.sample(300)  # more than one batch
+    found = vae.gap(x)
+    torch.testing.assert_close(found.values, divergence(model, vae.encode(x), x))
+    assert found.how == "estimated"
+    assert found.low.isnan().all()
+    assert found.high.isnan().all()
+    assert found.mean == pytest.approx(found.values.mean().item())
+
+
+def test_the_refined_gap_is_the_divergence_from_the_posterior(double):
+    model, vae = inaccurate()
+    x = model.sample(5)
+    found = vae.gap(x, "refined", samples=20_000)
+    torch.testing.assert_close(found.values, divergence(model, vae.encode(x), x), rtol=0.03, atol=0.03)
+    assert found.low.isnan().all()
+
+
+def test_the_noise_of_the_refined_gap_is_new_in_each_call():
+    model, vae = inaccurate()
+    x = model.sample(3)
+    assert not torch.equal(vae.gap(x, "refined", samples=2).values, vae.gap(x, "refined", samples=2).values)
+
+
+@pytest.mark.parametrize("how", ["estimated", "refined", "predicted"])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_the_gap_is_the_same_in_every_mode_and_leaves_no_gradients(how, mode):
+    model, vae = inaccurate()
+    vae.calibrate(model.sample(60))
+    x = model.sample(4)
+    torch.manual_seed(1)
+    expected = vae.gap(x, how).values
+    with mode():
+        torch.manual_seed(1)
+        found = vae.gap(x.clone(), how).values
+    torch.testing.assert_close(found, expected)
+    assert not found.requires_grad
+    assert all(p.requires_grad and p.grad is None for p in vae.parameters())
+
+
+def test_the_gap_after_steps_is_that_of_the_posterior_after_steps(double):
+    model = LinearGaussian(torch.randn(6, 2), torch.randn(6), 0.3)
+    vae, x = model.vae("natural", known=True).eval(), model.sample(8)
+    for steps in (0, 1, 3):
+        found = vae.gap(x, steps=steps).values
+        torch.testing.assert_close(found, estimated_gap(vae, x, vae.encode(x, steps=steps)))
+    torch.testing.assert_close(vae.gap(x).values, vae.gap(x, steps=1).values)  # as trained
+    assert (vae.gap(x, steps=20).values < vae.gap(x, steps=0).values).all()
+
+
+# Regression and intervals ----------------------------------------------------------------------------
+
+
+def test_compression_is_undone():
+    gaps = torch.tensor([-2.0, -0.1, 0.0, 0.3, 500.0], dtype=torch.float64)
+    torch.testing.assert_close(expanded(compressed(gaps)), gaps)
+
+
+@pytest.mark.parametrize("lengths", [LINEAR, LENGTHS])
+def test_the_regression_is_that_of_a_gaussian_process(lengths):
+    """Mean, deviation and leave-one-out residuals against their definitions, computed with the instance left out."""
+    features, targets = torch.randn(60, 3), torch.randn(60, dtype=torch.float64)
+    targets = targets + features[:, 0] * 2
+    found = GapRegression.fit(features, targets, torch.arange(60), lengths)
+    x = (features.double() - features.double().mean(0)) / features.double().std(0) / 3**0.5
+    square = (x[:, None] - x[None]).square().sum(-1)
+    linear = lengths is LINEAR
+    kernel = x @ x.T if linear else torch.exp(-0.5 * square / found.length**2)
+    noisy = kernel + found.noise * torch.eye(60)
+    centred = targets - targets.mean()
+    amplitude = centred @ torch.linalg.solve(noisy, centred) / 60
+    kept = torch.arange(60) != 7
+    row = kernel[7, kept]
+    mean = row @ torch.linalg.solve(noisy[kept][:, kept], centred[kept])
+    variance = amplitude * (noisy[7, 7] - row @ torch.linalg.solve(noisy[kept][:, kept], row))
+    torch.testing.assert_close(found._residuals()[7], (centred[7] - mean) / variance.sqrt())
+    mean, deviation = found.mean_and_deviation(features[:5])
+    torch.testing.assert_close(mean, targets.mean() + kernel[:5] @ torch.linalg.solve(noisy, centred))
+    own = (kernel - kernel @ torch.linalg.solve(noisy, kernel)).diagonal()[:5]
+    torch.testing.assert_close(deviation, (amplitude * (own + found.noise)).sqrt())
+
+
+def test_intervals_cover_what_they_promise_under_skewed_noise():
+    def draw(count):
+        features = torch.randn(count, 4)
+        noise = torch.empty(count, dtype=torch.float64).exponential_(2.0)
+        return features, 2 + torch.sin(2 * features[:, 0].double()) + noise
+
+    (features, targets), (new, truth) = draw(800), draw(4000)
+    found = GapRegression.fit(features, targets, torch.arange(0, 800, 2), LENGTHS)(new, "predicted")
+    gap = expanded(truth)
+    assert 0.75 < ((gap >= found.low) & (gap <= found.high)).double().mean() < 0.85
+    assert ((found.low < found.values) & (found.values < found.high)).all()
+    assert spearmanr(found.values, gap).statistic > 0.7
+
+
+def test_far_from_all_instances_the_prediction_is_as_uncertain_as_the_prior():
+    features, targets = torch.randn(200, 3), torch.randn(200, dtype=torch.float64)
+    found = GapRegression.fit(features, targets + 3 * features[:, 0].sin(), torch.arange(200), LENGTHS)
+    _mean, near = found.mean_and_deviation(features[:20])
+    there, far = found.mean_and_deviation(1000 + torch.zeros(1, 3))
+    assert (far > near).all()
+    assert there.item() == pytest.approx(found.targets.mean().item())
+
+
+def test_calibrated_gaps_of_a_linear_gaussian_model_cover_the_known_divergence():
+    model, vae = inaccurate()
+    with torch.no_grad():  # standard deviations that are wrong, so that the decrement is biased
+        vae.inference.head.bias[2:] += 0.3
+    vae.calibrate(model.sample(700), refined=300)
+    x = model.sample(1500)
+    exact = divergence(model, vae.encode(x), x)
+    for how, least in (("predicted", 0.6), ("estimated", 0.9)):
+        found = vae.gap(x, how)
+        covered = ((exact >= found.low) & (exact <= found.high)).double().mean()
+        assert 0.72 < covered < 0.88, how
+        assert spearmanr(found.values, exact).statistic > least
+        assert found.values.median() == pytest.approx(exact.median().item(), rel=0.1)
+
+
+def test_calibration_leaves_the_mode_and_the_random_state_alone():
+    model, vae = inaccurate()
+    x = model.sample(60)
+    vae.train()
+    state = torch.get_rng_state()
+    vae.calibrate(x)
+    assert vae.training
+    assert vae.calibrated
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_calibrations_for_other_steps_stand_side_by_side():
+    model = LinearGaussian.random()
+    vae, x = model.vae("natural", known=True).eval(), model.sample(60)
+    vae.calibrate(x)
+    vae.calibrate(x, steps=0)
+    assert not torch.equal(vae.gap(x, "predicted").values, vae.gap(x, "predicted", steps=0).values)
+    assert vae.gap(x, steps=2).low.isnan().all()
+    assert vae.gap(x, steps=0).low.isfinite().all()
+    assert not model.vae("natural").calibrated
+
+
+# Files and training ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calibrated():
+    vae = gpin.build((6,), "gp", latent_dim=2, seed=0).eval()
+    vae.calibrate(torch.rand(80, 6))
+    vae.calibrate(torch.rand(80, 6), steps=2)
+    return vae
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_calibration_is_saved_and_loaded(calibrated, tmp_path, dtype):
+    x = torch.rand(5, 6)
+    calibrated.save(tmp_path)
+    loaded = gpin.load(tmp_path, dtype=dtype)
+    for how in ("predicted", "estimated"):
+        for steps in (None, 2):
+            found, expected = loaded.gap(x, how, steps=steps), calibrated.gap(x, how, steps=steps)
+            for end in ("values", "low", "high"):
+                torch.testing.assert_close(getattr(found, end), getattr(expected, end), rtol=1e-4, atol=1e-5)
+
+
+def test_the_weights_do_not_depend_on_the_calibration(calibrated):
+    assert calibrated.checksum() == gpin.build((6,), "gp", latent_dim=2, seed=0).checksum()
+
+
+def test_a_model_saved_without_calibration_is_loaded_without(calibrated, tmp_path):
+    calibrated.save(tmp_path)
+    gpin.build((6,), "gp", latent_dim=2, seed=0).save(tmp_path)  # over the other, whose calibration stays behind
+    assert not gpin.load(tmp_path).calibrated
+
+
+def test_a_calibration_that_is_not_copied_along_is_forgotten_and_a_damaged_one_is_named(calibrated, tmp_path):
+    calibrated.save(tmp_path)
+    damaged = shutil.copytree(tmp_path, tmp_path / "damaged")
+    (tmp_path / "calibration.safetensors").unlink()
+    assert not gpin.load(tmp_path).calibrated
+    (damaged / "calibration.safetensors").write_bytes(b"other")
+    with pytest.raises(gpin.InputError, match=r"calibration.safetensors is damaged .* checksums differ"):
+        gpin.load(damaged)
+
+
+def test_other_weights_need_another_calibration(calibrated):
+    calibrated.load_state_dict(calibrated.state_dict())
+    assert not calibrated.calibrated
+
+
+# Bad input -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda vae, x: vae.gap(x, "guessed"), "unknown how 'guessed': choose 'predicted', 'estimated' or 'refined'"),
+        (lambda vae, x: vae.gap(x, None), "unknown how None"),
+        (lambda vae, x: vae.gap(x, "predicted"), r"only after calibration: call vae.calibrate\(x\) with validation"),
+        (lambda vae, x: vae.gap(x, "predicted", steps=3), r"call vae.calibrate\(x, steps=3\)"),
+        (lambda vae, x: vae.gap(x, steps=-1), "steps must be a whole number of at least 0, got -1"),
+        (lambda vae, x: vae.gap(x, samples=10), "samples applies to how='refined' only"),
+        (lambda vae, x: vae.gap(x, "refined", samples=0), "samples must be a whole number of at least 1, got 0"),
+        (lambda vae, x: vae.gap(x[:, :3]), r"x must have shape \(batch, 6\)"),
+        (lambda vae, x: vae.calibrate(x[:49]), "calibration needs at least 50 instances, got 49"),
+        (lambda vae, x: vae.calibrate(x, refined=10), "refined must be a whole number of at least 50, got 10"),
+        (lambda vae, x: vae.calibrate(x, steps=1.5), "steps must be a whole number"),
+        (lambda vae, x: vae.calibrate(x, samples=0), "samples must be a whole number"),
+        (lambda vae, x: vae.calibrate(x, seed=-1), "seed must be a whole number"),
+    ],
+)
+def test_bad_input_is_named_in_one_line(call, said):
+    vae = gpin.build((6,), "vae", latent_dim=2, seed=0).eval()
+    with pytest.raises(gpin.InputError, match=said) as caught:
+        call(vae, torch.rand(60, 6))
+    assert "\n" not in str(caught.value)
+    assert not vae.calibrated
+
+
+def test_a_model_that_returns_nan_cannot_be_calibrated():
+    features = torch.randn(60, 2)
+    with pytest.raises(gpin.InputError, match="cannot be calibrated: the model returns values that are not finite"):
+        GapRegression.fit(features, torch.full((60,), torch.nan), torch.arange(60), LINEAR)
