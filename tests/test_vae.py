@@ -369,8 +369,8 @@ def test_the_refinement_of_the_proposal_has_options(vae, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"steps": 3}, "steps applies to proposal='refined' only"),
-        ({"tolerance": 0.1, "proposal": td.Normal(torch.zeros(2), torch.ones(2))}, "tolerance applies to"),
+        ({"max_steps": 3, "proposal": "refined"}, "max_steps applies to proposal='encoder'"),
+        ({"tolerance": 0.1, "proposal": td.Normal(torch.zeros(2), torch.ones(2))}, "tolerance does not apply to"),
         ({"steps": 0, "proposal": "refined"}, "steps must be"),
         ({"proposal": 3}, "unknown proposal 3: choose 'encoder', 'refined' or a distribution"),
         (

@@ -162,13 +162,30 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     # Inference ------------------------------------------------------------------------------------
 
-    def transform(self, X: ArrayLike) -> Array:
+    def transform(
+        self,
+        X: ArrayLike,
+        *,
+        steps: int | None = None,
+        tolerance: float | None = None,
+        max_steps: int | None = None,
+    ) -> Array:
         """The mean of q(z|x) for each row, `(n_samples, latent_dim)`, in the dtype of X.
 
         Method "sa" uses random noise: the same X gives the same result, but a row passed alone gives a different one.
+
+        Arguments:
+            X: `(n_samples, n_features)`.
+            steps: The number of natural-gradient steps that improve the codes, see `VAE.encode`.
+            tolerance: The estimated remaining gap, in nats, at which the steps of a row end, see `VAE.encode`.
+            max_steps: The maximum number of steps with a tolerance.
         """
         rows = self._checked(X)
-        return self._by_batches(lambda x: self.vae_.encode(x).mean, rows).astype(rows.dtype)
+
+        def codes(x: Tensor) -> Tensor:
+            return self.vae_.encode(x, steps=steps, tolerance=tolerance, max_steps=max_steps).mean
+
+        return self._by_batches(codes, rows).astype(rows.dtype)
 
     def inverse_transform(self, Z: ArrayLike) -> Array:
         """E[x|z]: `(n_samples, latent_dim)` → `(n_samples, n_features)`, in the dtype of Z."""

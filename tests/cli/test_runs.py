@@ -79,6 +79,16 @@ def test_evaluate_as_text(gpin, runs):
     assert all(len(line) <= 80 for line in said.out.splitlines()[1:])
 
 
+def test_evaluate_after_steps_says_how_many_were_taken(gpin, runs):
+    said = gpin("evaluate", runs["table"], "--tolerance", "0.001", "--max-steps", "5")
+    assert (said.code, said.err) == (0, "")
+    assert "natural-gradient steps" in said.out
+    assert "estimated remaining gap" in said.out
+    none, two = (json.loads(gpin("evaluate", runs["table"], "--steps", k, "--json").out) for k in "02")
+    assert none["scores"]["steps_taken"]["mean"] == 0 < two["scores"]["steps_taken"]["mean"]
+    assert none["log_likelihood"] != two["log_likelihood"]
+
+
 def test_evaluate_says_when_the_posterior_has_collapsed(gpin, runs, tmp_path):
     assert "collapsed" not in gpin("evaluate", runs["table"]).out
     np.save(tmp_path / "noise.npy", np.random.default_rng(0).normal(size=(400, 2)))  # there is nothing to tell
@@ -384,6 +394,9 @@ def test_damaged_weights_are_found_in_the_checkpoints(gpin, runs, tmp_path):
         ("table", ["evaluate", "--samples", "0"], "samples must be"),
         ("table", ["evaluate", "--proposal", "guess"], "guess"),
         ("table", ["evaluate", "--part", "none"], "none"),
+        ("table", ["evaluate", "--steps", "-1"], "steps must be a whole number of at least 0, got -1"),
+        ("table", ["evaluate", "--tolerance", "0"], "tolerance must be a positive number, got 0.0"),
+        ("table", ["encode", "digits", "-o", "z.csv", "--max-steps", "3"], "max_steps applies only with a tolerance"),
         ("table", ["evaluate", "--limit", "0"], "limit must be"),
         ("table", ["evaluate", "--seed", "-1"], "seed must be a whole number between 0"),
         ("table", ["evaluate", "--device", "cuda:99"], "no device 'cuda:99'"),

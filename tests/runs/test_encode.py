@@ -25,6 +25,24 @@ def test_codes_of_every_kind_of_method(rows, small_model, method):
     assert all(np.array_equal(a[n], b[n], equal_nan=True) for a, b in zip(batches, again, strict=True) for n in a)
 
 
+@pytest.mark.parametrize("method", ["natural", "vae"])
+def test_codes_after_steps_say_how_many_they_took_and_what_is_left(rows, small_model, method):
+    few, vae = spread_rows(rows, 20), small_model(method)
+    (start,) = encode_rows(vae, few, samples=0, steps=0)
+    (after,) = encode_rows(vae, few, samples=3, tolerance=0.003, max_steps=3)
+    assert set(after) - set(start) == {"steps", "remaining_gap", "log_likelihood", "ess", "khat"}
+    moved = after["steps"] > 0
+    assert moved.any()
+    assert (after["steps"] <= 3).all()
+    assert np.array_equal(start["mean_0"] != after["mean_0"], moved)
+    assert ((after["remaining_gap"] <= 0.003) | (after["steps"] == 3)).all() or method == "vae"
+
+
+def test_senseless_steps_are_refused_before_anything_is_encoded(rows, small_model):
+    with pytest.raises(gpin.InputError, match="steps must be a whole number of at least 0, got -2"):
+        encode_rows(small_model("vae"), rows, steps=-2)
+
+
 def test_deterministic_towers_have_no_uncertainty(rows, small_model):
     (batch,) = encode_rows(small_model(towers="deterministic"), spread_rows(rows, 5), samples=0)
     assert list(batch) == ["row", "mean_0", "mean_1", "std_0", "std_1"]

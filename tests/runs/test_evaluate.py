@@ -29,12 +29,24 @@ def test_evaluation_in_batches_is_that_of_one_call(rows, small_model, method):
     assert done == [(128, 300), (256, 300), (300, 300)]
 
 
+def test_evaluation_after_steps_is_that_of_the_model(rows, small_model):
+    vae, few = small_model("natural"), spread_rows(rows, 20)
+    found = evaluate(vae, few, samples=7, seed=5, tolerance=0.5, max_steps=4)
+    with seeded(5):
+        expected = vae.log_likelihood(few.values[few.rows], 7, tolerance=0.5, max_steps=4)
+    torch.testing.assert_close(found.log_likelihood.values, expected.values)
+    assert torch.equal(found.columns["steps_taken"].long(), expected.ascent.steps)
+    assert found.record()["scores"]["remaining_gap"]["mean"] == pytest.approx(
+        expected.ascent.remaining_gap.mean().item()
+    )
+
+
 def test_a_batch_is_told_of_when_all_is_done_and_read_once(rows, small_model, monkeypatch):
     vae, done, read = small_model(), [], Rows.__getitems__
     monkeypatch.setattr(Rows, "__getitems__", lambda self, indices: done.append("read") or read(self, indices))
     for name in ("log_likelihood", "elbo"):
         call = getattr(vae, name)
-        monkeypatch.setattr(vae, name, lambda *given, name=name, call=call: done.append(name) or call(*given))
+        monkeypatch.setattr(vae, name, lambda *given, name=name, call=call, **limits: done.append(name) or call(*given))
     evaluate(vae, rows, samples=2, on_batch=lambda *given: done.append(given))
     steps = ["read", "log_likelihood", "elbo"]
     assert done == [*steps, (128, 300), *steps, (256, 300), *steps, (300, 300)]

@@ -39,6 +39,9 @@ def evaluate(
     *,
     samples: int = 100,
     proposal: Literal["encoder", "refined"] = "encoder",
+    steps: int | None = None,
+    tolerance: float | None = None,
+    max_steps: int | None = None,
     data: str | None = None,
     part: Literal["test", "validation", "train"] = "test",
     limit: int | None = None,
@@ -55,6 +58,13 @@ def evaluate(
     proposal
         The distribution to sample from: the encoder's posterior, or a Gaussian refined for each instance, whose score
         depends much less on the encoder.
+    steps
+        Improve the encoder's posterior by this many natural-gradient steps; 0 uses the encoder alone. By default the
+        method's own posterior is used. With the refined proposal: the maximum number of steps.
+    tolerance
+        Continue the steps of an instance until its estimated remaining gap is at most this many nats.
+    max_steps
+        The maximum number of natural-gradient steps with --tolerance; 20 by default.
     data
         The new location of the run's data, if it has moved.
     part
@@ -74,6 +84,9 @@ def evaluate(
             opened,
             samples=samples,
             proposal=proposal,
+            steps=steps,
+            tolerance=tolerance,
+            max_steps=max_steps,
             data=data,
             part=part,
             limit=limit,
@@ -113,6 +126,9 @@ def encode(
     *,
     out: Out,
     samples: int = 100,
+    steps: int | None = None,
+    tolerance: float | None = None,
+    max_steps: int | None = None,
     seed: int = 0,
     columns: Columns = None,
     key: Key = None,
@@ -125,7 +141,8 @@ def encode(
 
     The columns are row, counted from 0; file, for a folder of pictures; mean_0, … and std_0, … of the latent code;
     uncertainty, with its parts uncertainty_f (of the mean) and uncertainty_h (of the standard deviation), for methods
-    that have it; log_likelihood in the units of the model, with its diagnostics ess and khat.
+    that have it; steps and remaining_gap, with --tolerance; log_likelihood in the units of the model, with its
+    diagnostics ess and khat.
 
     Parameters
     ----------
@@ -135,6 +152,13 @@ def encode(
         The file to write, .parquet or .csv.
     samples
         The number of importance samples for each log-likelihood; 0 leaves it out, which is faster.
+    steps
+        Improve the codes by this many natural-gradient steps; 0 uses the encoder alone. By default the method's own
+        posterior is written.
+    tolerance
+        Continue the steps of an instance until its estimated remaining gap is at most this many nats.
+    max_steps
+        The maximum number of steps with --tolerance; 20 by default.
     seed
         Seeds all noise.
     json
@@ -145,7 +169,18 @@ def encode(
     options = source_options(columns, key, size, grey)
     with progress("encoding") as on_batch:
         found = encode_to_file(
-            run, data, out, samples=samples, seed=seed, **options, device=device, on_batch=on_batch, tell=tell
+            run,
+            data,
+            out,
+            samples=samples,
+            steps=steps,
+            tolerance=tolerance,
+            max_steps=max_steps,
+            seed=seed,
+            **options,
+            device=device,
+            on_batch=on_batch,
+            tell=tell,
         )
     _wrote(out, f"{found.count:,} rows", json, rows=found.count, columns=found.columns)
 

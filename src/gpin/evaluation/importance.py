@@ -11,6 +11,7 @@ from torch.distributions import Distribution
 
 from gpin._core.errors import InputError
 from gpin.distributions import sample_and_log_prob
+from gpin.refinement import Ascent
 
 __all__ = ["LogLikelihood", "effective_sample_size", "importance_weighted", "pareto_khat"]
 
@@ -30,6 +31,7 @@ class LogLikelihood:
         samples: K.
         proposal: The name of the proposal distribution.
         log_weights: log p(x, z_k) − log q(z_k|x), `(samples, batch)`, if they were requested.
+        ascent: The natural-gradient steps that led to the proposal, if there were any.
     """
 
     values: Tensor
@@ -40,6 +42,7 @@ class LogLikelihood:
     samples: int
     proposal: str = "encoder"
     log_weights: Tensor | None = None
+    ascent: Ascent | None = None
 
     @property
     def mean(self) -> float:
@@ -74,7 +77,11 @@ class LogLikelihood:
         tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
         kept = [part.log_weights for part in parts if part.log_weights is not None]
         log_weights = torch.cat(kept, dim=1) if len(kept) == len(parts) else None
-        return cls(**tensors, samples=parts[0].samples, proposal=parts[0].proposal, log_weights=log_weights)
+        ascents = [part.ascent for part in parts if part.ascent is not None]
+        ascent = Ascent.join(ascents) if len(ascents) == len(parts) else None
+        return cls(
+            **tensors, samples=parts[0].samples, proposal=parts[0].proposal, log_weights=log_weights, ascent=ascent
+        )
 
 
 @torch.no_grad()
@@ -109,7 +116,8 @@ def importance_weighted(
     variance = (1 / ess - 1 / samples).clamp(min=0)
     mc_error = (variance * samples / (samples - 1)).sqrt() if samples > 1 else ess * math.nan
     khat, kept = pareto_khat(weights), weights if keep_weights else None
-    return LogLikelihood(values, ess, khat, mc_error, weights.mean(0), samples, proposal, kept)
+    ascent = getattr(q, "ascent", None)
+    return LogLikelihood(values, ess, khat, mc_error, weights.mean(0), samples, proposal, kept, ascent)
 
 
 def effective_sample_size(log_weights: Float[Tensor, "samples batch"]) -> Float[Tensor, " batch"]:

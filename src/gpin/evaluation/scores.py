@@ -228,7 +228,7 @@ class Score:
         return "; ".join(part for part in (self.explanation, self.unit, better) if part)
 
 
-RESERVED = frozenset({"method", "data", "dim", "split", "instance", "file", "filename"})
+RESERVED = frozenset({"method", "data", "dim", "split", "instance", "steps", "file", "filename"})
 """The names of the columns that tables of experiments have beside the scores; their case does not matter."""
 
 
@@ -289,6 +289,17 @@ def _of(part: str, attribute: str) -> Callable[[Measurement], Tensor | None]:
     def measure(measurement: Measurement) -> Tensor | None:
         found = getattr(measurement, part)
         return None if found is None else getattr(found, attribute)
+
+    return measure
+
+
+def _ascent(attribute: str) -> Callable[[Measurement], Tensor | None]:
+    """A function that returns an attribute of the steps that led to the encoder's proposal, unless it is unknown."""
+
+    def measure(measurement: Measurement) -> Tensor | None:
+        ascent = _of("encoder", "ascent")(measurement)
+        values = None if ascent is None else getattr(ascent, attribute)
+        return None if values is None or values.isnan().all() else values
 
     return measure
 
@@ -509,6 +520,30 @@ _SCORES = (
             measure=_of("encoder", "mc_error"),
             under="log_likelihood",
         )
+    ),
+    Score(
+        name="steps_taken",
+        symbol="steps",
+        title="natural-gradient steps",
+        explanation="the number of natural-gradient steps that led from the encoder's posterior to the proposal",
+        reductions=(MEAN_ALONE,),
+        format=".1f",
+        measure=_ascent("steps"),
+        under="log_likelihood",
+        table=None,
+    ),
+    Score(
+        name="remaining_gap",
+        symbol="remaining gap",
+        title="estimated remaining gap",
+        explanation="the Newton decrement after the steps, an estimate of the gap that further steps could close; it "
+        "is known if the steps had a tolerance",
+        unit="nats",
+        better="lower",
+        reductions=(MEAN, MEDIAN),
+        measure=_ascent("remaining_gap"),
+        under="log_likelihood",
+        table=None,
     ),
     Score(
         name="uncertainty",

@@ -35,6 +35,8 @@ class Variant:
         method: The name of the inference method.
         options: The options of the method that differ from its defaults.
         epochs_factor: The factor by which it is trained for more epochs than the other variants.
+        steps: The number of natural-gradient steps after which it is scored; None scores the method's own posterior.
+            Variants that differ in nothing else are scored from one training.
         ablation: Whether it explains another row, and is not itself a method of the paper.
     """
 
@@ -42,6 +44,7 @@ class Variant:
     method: str
     options: dict[str, Any]
     epochs_factor: int = 1
+    steps: int | None = None
     ablation: bool = False
 
 
@@ -60,13 +63,26 @@ VARIANTS: dict[str, Variant] = {
     **_counted("rme", "components", (2, 3, 4, 5)),
     **_counted("vlae", "steps", (1, 2, 4, 8)),
     "gp": Variant(METHODS["gp"].label, "gp", {"preset": "paper"}),
+    "natural": Variant("Natural (1 step)", "natural", {}),
+    "natural-0": Variant("Natural (encoder only)", "natural", {}, steps=0),
+    "natural-2": Variant("Natural (2 steps)", "natural", {}, steps=2),
+    "natural-4": Variant("Natural (4 steps)", "natural", {}, steps=4),
     "vae-2x": Variant("VAE, twice the epochs", "vae", {}, epochs_factor=2, ablation=True),
     "towers": Variant("deterministic towers", "gp", {"shared_trunk": False, "towers": "deterministic"}, ablation=True),
     "gp-diagonal": Variant("GP, diagonal", "gp", {"preset": "paper", "covariance": "diagonal"}, ablation=True),
     "gp-shared": Variant("GP, shared basis and trunk (default)", "gp", {}, ablation=True),
     "gp-exact": Variant("GP, exact marginal", "gp", {"preset": "paper", "marginal": "exact"}, ablation=True),
 }
-"""The variants of the paper by name (the method, a dash and its count, as in `PAPER`), followed by the ablations."""
+"""The variants of the paper by name (the method, a dash and its count, as in `PAPER`), those of `natural`, and the
+ablations."""
+
+
+def _scored_steps(variant: Variant) -> tuple[int, ...]:
+    """The numbers of steps of all variants that share the training of this one."""
+    shared = (
+        other for other in VARIANTS.values() if (other.method, other.options) == (variant.method, variant.options)
+    )
+    return tuple(sorted(other.steps for other in shared if other.steps is not None))
 
 
 def variant_named(name: str) -> Variant:
@@ -126,7 +142,7 @@ class Protocol(Config):
                 "seed": 1000 * split + initialisation,
             },
         }
-        scoring = self.scoring.model_copy(update={"grid": grid})
+        scoring = self.scoring.model_copy(update={"grid": grid, "steps": _scored_steps(variant)})
         return Job(data=data, settings=RunSettings.parse(settings, row), scoring=scoring)
 
 
@@ -153,7 +169,8 @@ PROTOCOLS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A job and its place in a table: the row, the column and the repetition."""
+    """A job and its place in a table: the row, the column, the repetition, and the number of steps after which it is
+    scored, see :class:`Variant`."""
 
     row: str
     data: str
@@ -161,6 +178,7 @@ class Entry:
     split: int
     initialisation: int
     job: Job
+    steps: int | None = None
 
     def __str__(self) -> str:
         return f"{self.data} d={self.latent_dim} {self.row}, split {self.split}, start {self.initialisation}"
@@ -207,7 +225,15 @@ class Experiment:
         if self.grid and any(dim != 2 for dim in latent_dims or ()):
             raise InputError(f"{self.name} compares with the true posterior on a grid: it requires `latent_dim=2`")
         return [
-            Entry(row, data, dim, split, start, protocol.job(data, row, dim, split, start, self.decoder, self.grid))
+            Entry(
+                row,
+                data,
+                dim,
+                split,
+                start,
+                protocol.job(data, row, dim, split, start, self.decoder, self.grid),
+                variant_named(row).steps,
+            )
             for data in self.data
             for dim in latent_dims or self.latent_dims[protocol.name]
             for split in range(protocol.splits)

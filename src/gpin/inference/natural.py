@@ -50,7 +50,7 @@ class NaturalEncoderConfig(NaturalConfig):
 
     covariance: Literal["full", "low_rank", "diagonal"] = "full"
     rank: int = Field(default=4, ge=1)
-    encoder_weight: float = Field(default=2.0, ge=0)
+    encoder_weight: float = Field(default=1.0, ge=0)
     regression: float = Field(default=1.0, ge=0)
     differentiate: Literal["through", "first_order"] = "through"
     interval: int = Field(default=1, ge=1)
@@ -99,9 +99,9 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
         entries = self.correlations(features)
         if self.options.covariance == "low_rank":
             return LowRankNormal(mean, scale, entries.unflatten(-1, (self.latent_dim, self.options.rank)))
-        size = self.latent_dim
-        lower = entries.new_zeros(len(x), size * size).index_copy(1, self.below, entries).unflatten(-1, (size, size))
-        factor = scale.unsqueeze(-1) * (lower + torch.eye(size, dtype=entries.dtype, device=entries.device))
+        unit = torch.eye(self.latent_dim, dtype=entries.dtype, device=entries.device)
+        unit_factor = unit.flatten().expand(len(x), -1).index_copy(1, self.below, entries)  # I + A
+        factor = scale.unsqueeze(-1) * unit_factor.unflatten(-1, unit.shape)
         return CholeskyNormal(mean, factor, log_scale)
 
     def features(self, x: Tensor, model: Generative) -> Tensor:
@@ -133,7 +133,8 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
         bound = self.elbo_of(q.with_mean(mean), x, model, samples)
         moves = torch.stack([size * gradient for size, gradient in zip(sizes, gradients, strict=True)]).sum(0)
         pull = options.encoder_weight * gradients[0] + options.regression * moves
-        return -bound.weighted(kl_weight).mean() - (pull * q.mean).sum(-1).mean(), bound.value.mean().detach()
+        loss = -bound.weighted(kl_weight) - (pull * q.mean).sum(-1)
+        return loss.mean(), bound.value.mean().detach()
 
     def start_from(self, other: InferenceModel[Any]) -> None:
         """Copy the encoder of a trained VAE; the covariance stays nearly diagonal."""

@@ -10,6 +10,7 @@ of step sizes that does not lower log p(x, m), or zero. The Newton decrement ½ 
 log p(x, m) can still rise.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,6 +62,11 @@ class Ascent:
 
     steps: Int[Tensor, " batch"]
     remaining_gap: Float[Tensor, " batch"]
+
+    @classmethod
+    def join(cls, parts: Sequence["Ascent"]) -> "Ascent":
+        """Concatenate the numbers of several batches."""
+        return cls(torch.cat([part.steps for part in parts]), torch.cat([part.remaining_gap for part in parts]))
 
 
 class Natural(Refinement[LatentNormal]):

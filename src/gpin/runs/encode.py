@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -14,7 +15,7 @@ from gpin.data import Rows
 from gpin.runs.folder import Run, as_run
 from gpin.runs.outputs import Columns, Written, check_output, write_table
 from gpin.runs.rows import OnBatch, map_batches, open_data
-from gpin.vae import VAE
+from gpin.vae import VAE, check_steps
 
 __all__ = ["encode_rows", "encode_to_file"]
 
@@ -25,6 +26,9 @@ def encode_to_file(
     out: str | os.PathLike[str],
     *,
     samples: int = 100,
+    steps: int | None = None,
+    tolerance: float | None = None,
+    max_steps: int | None = None,
     seed: int = 0,
     columns: Sequence[str] | None = None,
     key: str | None = None,
@@ -41,6 +45,10 @@ def encode_to_file(
         data: The data to encode: a data set's name or a path. It is read as in the run, except for the options given.
         out: The file to write, .parquet or .csv.
         samples: K, the number of importance samples for each log-likelihood; 0 leaves it out, which is faster.
+        steps: The number of natural-gradient steps that improve the codes, see `VAE.encode`; None takes the method's
+            own.
+        tolerance: The estimated remaining gap, in nats, at which the steps of an instance end.
+        max_steps: The maximum number of steps with a tolerance.
         seed: The seed of all noise.
         columns: The columns of a table.
         key: The array in an .npz archive.
@@ -51,32 +59,57 @@ def encode_to_file(
         tell: Called with each message for the user.
     """
     run, out = as_run(run), as_path(out, "the file to write")
+    check_steps(steps, tolerance, max_steps)
     check_output(out, "one row per instance", str(data), run.location)
     vae = run.load(tell).to(device_named(device))
     rows = open_data(run, data, columns=columns, key=key, size=size, grey=grey)
-    return write_table(out, encode_rows(vae, rows, samples=samples, seed=seed, on_batch=on_batch))
+    codes = encode_rows(
+        vae,
+        rows,
+        samples=samples,
+        steps=steps,
+        tolerance=tolerance,
+        max_steps=max_steps,
+        seed=seed,
+        on_batch=on_batch,
+    )
+    return write_table(out, codes)
 
 
 def encode_rows(
-    vae: VAE, rows: Rows, *, samples: int = 100, seed: int = 0, on_batch: OnBatch | None = None
+    vae: VAE,
+    rows: Rows,
+    *,
+    samples: int = 100,
+    steps: int | None = None,
+    tolerance: float | None = None,
+    max_steps: int | None = None,
+    seed: int = 0,
+    on_batch: OnBatch | None = None,
 ) -> Iterator[Columns]:
     """The latent codes of instances with their diagnostics, as the columns of a table, batch by batch.
 
     The columns are `row`; `file`, the path of an image within its folder, for a folder of images; `mean_0`, … and
     `std_0`, … of q(z|x); `uncertainty`, with its parts `uncertainty_f` of the posterior mean and `uncertainty_h` of the
-    posterior standard deviation, for methods that have it; `log_likelihood` in model units, with `ess` and `khat`.
+    posterior standard deviation, for methods that have it; `steps`, the natural-gradient steps taken, and
+    `remaining_gap`, the estimated gap in nats that is left, with a tolerance; `log_likelihood` in model units, with
+    `ess` and `khat`.
 
     Arguments:
         vae: The model.
         rows: The data.
         samples: K, the number of importance samples for each log-likelihood; 0 leaves it out.
+        steps: The number of natural-gradient steps, see `VAE.encode`.
+        tolerance: The estimated remaining gap, in nats, at which the steps of an instance end.
+        max_steps: The maximum number of steps with a tolerance.
         seed: The seed of all noise.
         on_batch: Called after each batch with the number of instances done and their total.
     """
     whole_number(samples, "samples", least=0)
+    check_steps(steps, tolerance, max_steps)
 
     def columns_of(numbers: np.ndarray, x: Tensor) -> Columns:
-        q = vae.encode(x)
+        q: Any = vae.encode(x, steps=steps, tolerance=tolerance, max_steps=max_steps)
         columns = {"row": numbers}
         if rows.names is not None:
             columns["file"] = np.array([rows.names[row] for row in numbers])
@@ -89,8 +122,10 @@ def encode_rows(
                 "uncertainty_f": _array(found.mean_part),
                 "uncertainty_h": _array(found.std_part),
             }
+        if tolerance is not None:
+            columns |= {"steps": _array(q.ascent.steps), "remaining_gap": _array(q.ascent.remaining_gap)}
         if samples:
-            ll = vae.log_likelihood(x, samples)
+            ll = vae.log_likelihood(x, samples, steps=steps, tolerance=tolerance, max_steps=max_steps)
             columns |= {"log_likelihood": _array(ll.values), "ess": _array(ll.ess), "khat": _array(ll.khat)}
         return columns
 

@@ -89,6 +89,9 @@ def evaluate(
     *,
     samples: int = 100,
     proposal: str = "encoder",
+    steps: int | None = None,
+    tolerance: float | None = None,
+    max_steps: int | None = None,
     seed: int = 0,
     log_volume: float = 0.0,
     on_batch: OnBatch | None = None,
@@ -100,6 +103,9 @@ def evaluate(
         rows: The data.
         samples: K, the number of importance samples for each log-likelihood.
         proposal: "encoder" or "refined", see `VAE.log_likelihood`.
+        steps: The number of steps that improve the proposals, see `VAE.log_likelihood`.
+        tolerance: The tolerance in nats at which the steps of an instance end, see `VAE.log_likelihood`.
+        max_steps: The maximum number of steps with a tolerance, see `VAE.log_likelihood`.
         seed: The seed of all noise.
         log_volume: The log volume of the scaling of the data, see `Run.log_volume`.
         on_batch: Called after each batch with the number of instances done and their total.
@@ -110,7 +116,9 @@ def evaluate(
     for _, batch in numbered_batches(rows, on_batch):
         x = vae.check(batch)
         with likelihood_noise.resumed():
-            likelihoods.append(vae.log_likelihood(x, samples, proposal))
+            likelihoods.append(
+                vae.log_likelihood(x, samples, proposal, steps=steps, tolerance=tolerance, max_steps=max_steps)
+            )
         with bound_noise.resumed(), torch.no_grad():
             bounds.append(vae.elbo(x, ELBO_SAMPLES))
         with other_noise.resumed(), torch.no_grad():
@@ -151,6 +159,9 @@ def evaluate_run(
     *,
     samples: int = 100,
     proposal: Literal["encoder", "refined"] = "encoder",
+    steps: int | None = None,
+    tolerance: float | None = None,
+    max_steps: int | None = None,
     data: str | os.PathLike[str] | None = None,
     part: Literal["train", "validation", "test"] = "test",
     limit: int | None = None,
@@ -165,6 +176,10 @@ def evaluate_run(
         run: The run, or its folder.
         samples: K, the number of importance samples for each instance.
         proposal: The distribution to sample from: the encoder's posterior, or a Gaussian refined for each instance.
+        steps: The number of natural-gradient steps that improve the encoder's posterior, or the maximum number of
+            steps of the refinement, see `VAE.log_likelihood`.
+        tolerance: The tolerance in nats at which the steps of an instance end.
+        max_steps: The maximum number of natural-gradient steps with a tolerance.
         data: The new location of the run's data, if it has moved.
         part: The part of the data to score.
         limit: Score at most this many instances, chosen at random; None scores all.
@@ -183,5 +198,14 @@ def evaluate_run(
     vae = run.load(tell).to(device_named(device))
     rows = random_rows(getattr(run.data(data), part), limit, check_seed(seed))
     return evaluate(
-        vae, rows, samples=samples, proposal=proposal, seed=seed, log_volume=run.log_volume, on_batch=on_batch
+        vae,
+        rows,
+        samples=samples,
+        proposal=proposal,
+        steps=steps,
+        tolerance=tolerance,
+        max_steps=max_steps,
+        seed=seed,
+        log_volume=run.log_volume,
+        on_batch=on_batch,
     )

@@ -12,6 +12,7 @@ from torch import Tensor
 from gpin._core.extras import extra
 from gpin.evaluation.scores import REFINED, SCORES, with_derived
 from gpin.experiments.analysis.statistics import PairedDifference, Summary, paired_difference
+from gpin.experiments.execution.jobs import OWN
 from gpin.experiments.execution.store import Store
 from gpin.experiments.execution.timing import read_times
 from gpin.experiments.protocols import Entry, Experiment, Protocol
@@ -179,7 +180,7 @@ class Results:
         connection = duckdb.connect(config={"threads": 1})
         connection.execute(
             "create table every (method text, data text, dim integer, split integer, identity text, "
-            "validation double, parameters bigint, file text)"
+            "validation double, parameters bigint, file text, steps integer)"
         )
         rows = [
             (
@@ -191,6 +192,7 @@ class Results:
                 record["validation_elbo"],
                 record["parameters"],
                 str(self.store.scores(entry.job)),
+                OWN if entry.steps is None else entry.steps,
             )
             for entry in self.entries
             if (record := self._records[entry.job.identity]) is not None
@@ -203,10 +205,15 @@ class Results:
         )
         files = [row[0] for row in connection.execute("select distinct file from runs order by file").fetchall()]
         connection.execute(
-            "create table scores as select runs.method, runs.data, runs.dim, runs.split, found.* from runs join "
-            "(select *, filename as file from read_parquet(?, union_by_name = true, filename = true, "
-            "hive_partitioning = false)) as found using (file)",
+            "create table found as select *, filename as file from read_parquet(?, union_by_name = true, "
+            "filename = true, hive_partitioning = false)",
             [files],
+        )
+        # A file without numbers of steps has the scores of the method's own posterior only.
+        connection.execute("alter table found add column if not exists steps integer")
+        connection.execute(
+            "create table scores as select runs.method, runs.data, runs.dim, runs.split, found.* from runs join found "
+            f"on runs.file = found.file and runs.steps = coalesce(found.steps, {OWN})"
         )
         return connection
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from gpin._core.config import Config
 from gpin._core.files import checksum
@@ -17,11 +18,14 @@ from gpin.runs import RunSettings
 from gpin.runs.rows import batches
 from gpin.vae import VAE
 
-__all__ = ["Job", "Scoring", "score_instances"]
+__all__ = ["OWN", "Job", "Scoring", "score_instances"]
 
 RECIPE = 2
 """Increase this with every change that gives other numbers, in training, scores or defaults, except for differences in
 rounding, which occur between machines too."""
+
+OWN = -1
+"""The number of steps in a store that stands for the method's own posterior."""
 
 
 class Scoring(Config):
@@ -33,12 +37,14 @@ class Scoring(Config):
         seed: The seed of that choice, which is the same for all jobs so that they can be compared instance by instance,
             and of the noise, which differs for every batch and proposal.
         grid: Whether the encoder is also compared with the true posterior on a grid, with two latent dimensions.
+        steps: Numbers of natural-gradient steps after which the posterior is scored too, besides the method's own.
     """
 
     samples: int = Field(default=100, ge=25)
     instances: int | None = Field(default=None, ge=1)
     seed: int = Field(default=0, ge=0, lt=2**62)
     grid: bool = False
+    steps: tuple[Annotated[int, Field(ge=0, le=1000)], ...] = ()
 
 
 class Job(Config):
@@ -70,23 +76,32 @@ def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]
     `instance` is the number of the instance in the test part. The other columns are those of
     `gpin.evaluation.scores.SCORES` that can be measured from the log-likelihoods with proposals of the encoder and
     with refined ones, from the uncertainty of methods that have one, and from the grid if `scoring` asks for it.
+
+    If `scoring` has numbers of steps, the table has n rows for the method's own posterior, in which the column `steps`
+    is -1, followed by n rows for the posterior after each number of steps.
     """
-    parts = []
+    posteriors = [None, *scoring.steps]
+    parts: dict[int | None, list[dict[str, Tensor]]] = {steps: [] for steps in posteriors}
     for number, batch in enumerate(batches(rows)):
         x, seed = vae.check(batch), scoring.seed + 2 * number
-        with seeded(seed):
-            encoder = vae.log_likelihood(x, scoring.samples, "encoder")
         with seeded(seed + 1):
             refined = vae.log_likelihood(x, scoring.samples, "refined")
-        with seeded(seed):
-            measurement = Measurement(
-                vae=vae,
-                x=x,
-                encoder=encoder,
-                refined=refined,
-                uncertainty=vae.uncertainty(x) if vae.inference.has_uncertainty else None,
-                grid=grid_scores(vae, x) if scoring.grid else None,
-            )
-            parts.append(measurement.columns())
-    columns = join_columns(parts)
-    return {"instance": rows.rows, **{name: values.numpy() for name, values in columns.items()}}
+        for steps in posteriors:
+            with seeded(seed):
+                encoder = vae.log_likelihood(x, scoring.samples, "encoder", steps=steps)
+            with seeded(seed):
+                measurement = Measurement(
+                    vae=vae,
+                    x=x,
+                    encoder=encoder,
+                    refined=refined,
+                    uncertainty=vae.uncertainty(x) if vae.inference.has_uncertainty else None,
+                    grid=grid_scores(vae, x) if scoring.grid and steps is None else None,
+                )
+                parts[steps].append(measurement.columns())
+    tables = []
+    for steps in posteriors:
+        columns = join_columns(parts[steps])
+        own = {} if not scoring.steps else {"steps": torch.full((len(rows),), OWN if steps is None else steps)}
+        tables.append({"instance": torch.as_tensor(rows.rows), **own, **columns})
+    return {name: values.numpy() for name, values in join_columns(tables).items()}
