@@ -93,6 +93,32 @@ def test_every_method_agrees_with_torch_or_is_refused(shape, method, options, tm
         agree(run(path, x[:batch]), expected(vae, x[:batch]))
 
 
+@pytest.mark.parametrize("covariance", ["full", "low_rank", "diagonal"])
+def test_the_encoder_of_natural_is_exported_without_its_steps(covariance, tmp_path):
+    vae, x = some("natural", {"covariance": covariance}, (6,))
+    path = tmp_path / "encoder.onnx"
+    for steps in (None, 1):
+        with pytest.raises(gpin.InputError, match="the gradient of the decoder"):
+            export(vae, path, steps=steps)
+    export(vae, path, steps=0)
+    q = vae.encode(x, steps=0)
+    agree(run(path, x), {"mean": q.mean, "std": q.stddev})
+    vae, x = some("natural", {"covariance": covariance, "steps": 0}, (6,))
+    export(vae, path)
+    agree(run(path, x), expected(vae, x))
+
+
+def test_steps_of_another_method_cannot_be_exported_either(tmp_path):
+    vae, x = some("vae", {}, (6,))
+    export(vae, tmp_path / "encoder.onnx", steps=0)  # a VAE takes no steps of its own
+    agree(run(tmp_path / "encoder.onnx", x), expected(vae, x))
+    with pytest.raises(gpin.InputError, match="steps=2 cannot be exported"):
+        export(vae, tmp_path / "other.onnx", steps=2)
+    sa, _ = some("sa", {}, (6,))
+    with pytest.raises(gpin.InputError, match="method 'sa' cannot be exported"):
+        export(sa, tmp_path / "other.onnx", steps=0)
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     torch.manual_seed(0)

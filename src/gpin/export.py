@@ -40,6 +40,7 @@ def export(
     offset: ArrayLike = 0.0,
     scale: ArrayLike = 1.0,
     opset: int = OPSETS[0],
+    steps: int | None = None,
 ) -> None:
     """Write the encoder of a trained VAE, including its weights, as one ONNX file in float32, for any batch size.
 
@@ -58,6 +59,8 @@ def export(
             or one per column (for images, one per pixel).
         scale: One number or one per column, like `offset`; must not be zero.
         opset: The version of the ONNX operator set, 18 to 23.
+        steps: 0 exports the encoder of a method that improves its posterior by natural-gradient steps, without the
+            steps, like `vae.encode(x, steps=0)`. None exports the method's own posterior.
 
     Example:
         export(vae, "encoder.onnx", offset=scaler.mean_, scale=scaler.scale_)
@@ -65,7 +68,14 @@ def export(
     """
     if not isinstance(vae, VAE):
         raise InputError(f"the model to export must be a gpin.VAE, got {type(vae).__name__}")
+    if steps is not None and whole_number(steps, "steps", least=0) > 0:
+        raise InputError(
+            f"steps={steps} cannot be exported: natural-gradient steps follow the gradient of the decoder, which ONNX "
+            "does not have; export the encoder alone with steps=0, or take the steps in Python"
+        )
     method, refusal = vae.inference.name, vae.inference.export_refusal
+    if steps == 0 and vae.inference.takes_steps:
+        refusal = None
     if refusal is not None:
         possible = ", ".join(name for name, other in METHODS.items() if other.export_refusal is None)
         raise InputError(
@@ -77,7 +87,8 @@ def export(
     path = as_path(path, "the file")
     if path.is_dir():
         raise InputError(f"cannot export to {path}: it is a folder and not a file")
-    graph = _InferencePath(vae, _units(offset, "offset", vae.shape), _units(scale, "scale", vae.shape))
+    units = _units(offset, "offset", vae.shape), _units(scale, "scale", vae.shape)
+    graph = _InferencePath(vae, *units, initial=steps == 0)
     if not graph.scale.all():
         raise InputError("scale must not be zero anywhere, because x is divided by it")
 
@@ -109,8 +120,9 @@ class _InferencePath(nn.Module):
     offset: Tensor
     scale: Tensor
 
-    def __init__(self, vae: VAE, offset: Tensor, scale: Tensor) -> None:
+    def __init__(self, vae: VAE, offset: Tensor, scale: Tensor, initial: bool) -> None:
         super().__init__()
+        self.initial = initial
         self.vae = copy.deepcopy(vae).to("cpu", torch.float32)
         self.dtype = torch.float64 if ((offset / scale).abs() > FAR).any() else torch.float32
         self.register_buffer("offset", offset.to(self.dtype))
@@ -122,7 +134,11 @@ class _InferencePath(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         x = ((x - self.offset) / self.scale).to(torch.float32)
-        q, uncertainty = self.vae.inference.posterior_and_uncertainty(x, self.vae)
+        inference = self.vae.inference
+        if self.initial and inference.takes_steps:
+            q, uncertainty = inference.initial(x, self.vae), None
+        else:
+            q, uncertainty = inference.posterior_and_uncertainty(x, self.vae)
         if uncertainty is None:
             return q.mean, q.stddev
         return q.mean, q.stddev, uncertainty.total, uncertainty.mean_part, uncertainty.std_part

@@ -317,19 +317,21 @@ def _count(runs: Sequence[Path]) -> str:
 
 
 @app.command(sort_key=7, help_epilogue="Example: `gpin export runs/digits-gp-1a2b3c4d -o encoder.onnx`")
-def export(run: RunFolder, /, *, out: Out, json: Annotated[bool, Flag] = False) -> None:
+def export(run: RunFolder, /, *, out: Out, steps: int | None = None, json: Annotated[bool, Flag] = False) -> None:
     """Write the encoder as an ONNX model. It maps data, in their original units, to mean, std and uncertainty.
 
     Parameters
     ----------
     out
         The file to write, .onnx.
+    steps
+        0 exports the encoder of a natural run alone; its steps need the decoder's gradient, which ONNX does not have.
     json
         Print the model's inputs and outputs as JSON.
     """
     from gpin.runs import export_run
 
-    found = export_run(run, out, tell=tell)
+    found = export_run(run, out, steps=steps, tell=tell)
     if json:
         print_json({"out": str(out), "inputs": found.inputs, "outputs": found.outputs})
         return

@@ -109,9 +109,12 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
     closed_form_kl: ClassVar[bool] = False
     """Whether the KL term of the bound has a closed form, which :meth:`kl` computes; it is estimated from samples of z
     otherwise."""
-    export_refusal: ClassVar[str | None] = None
+    export_refusal: str | None = None
     """Why the computation of the moments of q(z|x) from x cannot be exported as a static graph, as a clause that
-    continues "method … cannot be exported:"; None if it can."""
+    continues "method … cannot be exported:"; None if it can. On the class, with the default options; on an instance,
+    with its own."""
+    takes_steps: ClassVar[bool] = False
+    """Whether q(z|x) includes natural-gradient steps, so that :meth:`initial` is the posterior of the encoder alone."""
     has_uncertainty: bool = False
     """Whether :meth:`uncertainty` is available: on the class, with the default options; on an instance, with its
     own."""

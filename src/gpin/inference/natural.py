@@ -65,6 +65,10 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
     reference = "gpin; the natural gradient of the ELBO as in Khan & Rue 2023, arXiv:2107.04562"
     Options = NaturalEncoderConfig
     closed_form_kl = True
+    takes_steps = True
+    export_refusal = (
+        "its steps follow the gradient of the decoder, which ONNX does not have (steps=0 exports its encoder)"
+    )
 
     batches: Tensor
     below: Tensor
@@ -76,6 +80,8 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
         super().__init__(make_trunk, latent_dim, options)
         self.base = GaussianEncoder(make_trunk, latent_dim)
         self.refinement = Natural(self.options)
+        if self.options.steps == 0:
+            self.export_refusal = None
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
         entries = {
             "full": latent_dim * (latent_dim - 1) // 2,
@@ -100,7 +106,7 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
         if self.options.covariance == "low_rank":
             return LowRankNormal(mean, scale, entries.unflatten(-1, (self.latent_dim, self.options.rank)))
         unit = torch.eye(self.latent_dim, dtype=entries.dtype, device=entries.device)
-        unit_factor = unit.flatten().expand(len(x), -1).index_copy(1, self.below, entries)  # I + A
+        unit_factor = unit.flatten().expand(x.shape[0], -1).index_copy(1, self.below, entries)  # I + A
         factor = scale.unsqueeze(-1) * unit_factor.unflatten(-1, unit.shape)
         return CholeskyNormal(mean, factor, log_scale)
 

@@ -29,17 +29,24 @@ class Exported:
     outputs: dict[str, list[int | str]]
 
 
-def export_run(run: Run | str | os.PathLike[str], out: str | os.PathLike[str], *, tell: Tell = to_stderr) -> Exported:
+def export_run(
+    run: Run | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    steps: int | None = None,
+    tell: Tell = to_stderr,
+) -> Exported:
     """Write a run's encoder as an ONNX model that takes data in their original units, as `gpin export` does.
 
     Arguments:
         run: The run, or its folder.
         out: The file to write, .onnx.
+        steps: 0 exports the encoder of a method that takes natural-gradient steps without them, see `gpin.export`.
         tell: Called with each message for the user.
     """
     run, out = as_run(run), as_path(out, "the file to write")
     check_output(out, "a model")
-    export(run.load(tell), out, offset=run.scaling.offset, scale=run.scaling.scale)
+    export(run.load(tell), out, offset=run.scaling.offset, scale=run.scaling.scale, steps=steps)
     import onnx
 
     graph = onnx.load(str(out), load_external_data=False).graph
