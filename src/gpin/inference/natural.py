@@ -66,7 +66,7 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
     Options = NaturalEncoderConfig
     closed_form_kl = True
     takes_steps = True
-    export_refusal = (
+    export_refusal: str | None = (
         "its steps follow the gradient of the decoder, which ONNX does not have (steps=0 exports its encoder)"
     )
 
