@@ -144,9 +144,9 @@ METHODS = [
     ),
     Method("VLAE (4), convolutional decoder (default)", {"method": "vlae"}, calls=1, share=0.2),
     Method(
-        "VAE + 4 refinement steps",
+        "VAE + 4 Gauss–Newton steps",
         {"method": "vae"},
-        encode=lambda vae: partial(vae.refine, steps=4),
+        encode=lambda vae: partial(vae.refine, steps=4, gradients=0),
         group="refine",
         trained=True,
         calls=1,

@@ -1,4 +1,4 @@
-"""The tables of inference costs, all made from the measurements in inference.json beside this file.
+"""The tables of inference costs, all made from the measurements in inference.json and refinement.json beside this file.
 
     python benchmarks/tables.py            # writes the tables into the documents that show them
     python benchmarks/tables.py --check    # fails if a document differs from the measured file
@@ -13,6 +13,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 MEASURED = HERE / "inference.json"
+REFINEMENT = HERE / "refinement.json"
 DOCUMENTS = [HERE.parent / "README.md", HERE.parent / "docs" / "methods.md", HERE / "README.md"]
 BLOCK = re.compile(r"(<!-- costs: (\w+) -->\n).*?(<!-- /costs -->)", re.DOTALL)
 
@@ -27,6 +28,9 @@ SELECTION = {
 """The rows of the short table, and their names in it."""
 
 MEMORY_AT_MOST = 1e9
+
+GAUSS_NEWTON = "Gauss–Newton alone"
+"""The search with which refinement.py compares the others."""
 
 
 def table(columns, rows):
@@ -99,7 +103,30 @@ def memory(measured):
     )
 
 
-TABLES = {entry.__name__: entry for entry in (setting, inference, short, vlae, training, memory)}
+def refinement(measured):
+    """The searches for the mode of each trained model: their speed and what they leave."""
+    found = measured["refinement"]
+    how = found["setting"]
+    time = "processor time" if how["clock"] == "process_time" else "wall-clock time"
+    columns, rows = ["search"], [[row["label"]] for row in found["models"][0]["searches"]]
+    for model in found["models"]:
+        columns += [f"{model['name']}, d = {model['latent_dim']}: speed", "mean nats left", "median"]
+        for cells, row in zip(rows, model["searches"], strict=True):
+            cells += [f"{row['faster']:.1f}", f"{row['left_mean']:.2f}", f"{row['left_median']:.2f}"]
+    seconds = ", ".join(
+        f"{row['seconds']:.1f} s for {model['name']}"
+        for model in found["models"]
+        for row in model["searches"]
+        if row["label"] == GAUSS_NEWTON
+    )
+    sentence = (
+        f"{how['images']} test images of {how['data']}; torch {how['torch']}, {how['threads']} "
+        f"thread{'s' * (how['threads'] > 1)}, {time}. {GAUSS_NEWTON} took {seconds}."
+    )
+    return f"{table(columns, rows)}\n\n{sentence}"
+
+
+TABLES = {entry.__name__: entry for entry in (setting, inference, short, vlae, training, memory, refinement)}
 
 
 def everything(measured):
@@ -118,7 +145,7 @@ def rendered(text, measured):
 
 def update(check=False):
     """Write the tables into the documents, unless `check`; returns the documents that differed."""
-    measured = json.loads(MEASURED.read_text())
+    measured = json.loads(MEASURED.read_text()) | {"refinement": json.loads(REFINEMENT.read_text())}
     stale = []
     for path in DOCUMENTS:
         text = path.read_text()

@@ -1,9 +1,11 @@
-"""Per-instance refinement of any posterior by gradient ascent on the ELBO, natural-gradient steps or Gauss–Newton."""
+"""Per-instance refinement of any posterior: gradient ascent on the ELBO, natural-gradient steps, quasi-Newton and
+Gauss–Newton."""
 
 from gpin.refinement.base import Refinement
 from gpin.refinement.gauss_newton import GaussNewton, GaussNewtonConfig, Laplace, LaplaceConfig
 from gpin.refinement.gradient import Gradient, GradientConfig
 from gpin.refinement.natural import Ascent, Natural, NaturalConfig
+from gpin.refinement.quasi_newton import QuasiNewton, QuasiNewtonConfig
 
 __all__ = [
     "Ascent",
@@ -15,5 +17,7 @@ __all__ = [
     "LaplaceConfig",
     "Natural",
     "NaturalConfig",
+    "QuasiNewton",
+    "QuasiNewtonConfig",
     "Refinement",
 ]

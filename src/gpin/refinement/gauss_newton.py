@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 from torch.distributions import Distribution
@@ -31,6 +31,7 @@ __all__ = [
     "LaplaceConfig",
     "jacobian",
     "linearise",
+    "newton_search",
     "newton_step",
 ]
 
@@ -114,6 +115,53 @@ def newton_step(factor: Float[Tensor, "batch d d"], gradient: Float[Tensor, "bat
     return torch.cholesky_solve(gradient.unsqueeze(-1), factor).squeeze(-1)
 
 
+def newton_search(
+    model: Generative,
+    x: Tensor,
+    z: Float[Tensor, "batch d"],
+    value: Float[Tensor, " batch"] | None,
+    steps: int,
+    tolerance: float,
+) -> tuple[Float[Tensor, "batch d d"], Int[Tensor, " some"]]:
+    """Move z in place by damped Gauss–Newton steps, each halved per instance until log p(x, z) does not fall.
+
+    Arguments:
+        model: The generative model, whose decoder must be in evaluation mode.
+        x: `(batch, *shape)`.
+        z: Where the search starts; afterwards, where it ended.
+        value: log p(x, z) at the start, if known.
+        steps: The maximum number of steps.
+        tolerance: An instance stops once a step increases its log p(x, z) by no more than this, in nats.
+
+    Returns:
+        The Cholesky factors of Λ from the last linearisation of each instance, one step before it stopped, and the
+        instances for which that step gained more than the tolerance.
+    """
+    value = model.log_joint(x, z) if value is None else value
+    moving = torch.arange(len(x), device=x.device)
+    factors = z.new_zeros(*z.shape, z.shape[-1])
+    for _ in range(steps):
+        factor, gradient = linearise(model, x[moving], z[moving])
+        factors[moving] = factor
+        step, before = newton_step(factor, gradient), value[moving]
+        pending = torch.arange(len(moving), device=x.device)
+        for _ in range(HALVINGS):
+            rows = moving[pending]
+            trial = z[rows] + step[pending]
+            reached = model.log_joint(x[rows], trial)
+            better = (reached >= value[rows]) & reached.isfinite()
+            z[rows[better]] = trial[better]
+            value[rows[better]] = reached[better]
+            pending = pending[~better]
+            if not len(pending):
+                break
+            step = step / 2
+        moving = moving[value[moving] - before > tolerance]
+        if not len(moving):
+            break
+    return factors, moving
+
+
 class LaplaceConfig(MethodConfig):
     """Options of VLAE's linearisation steps.
 
@@ -174,29 +222,8 @@ class GaussNewton(Refinement[PrecisionNormal]):
     @torch.no_grad()
     def refine(self, x: Tensor, q: Distribution, model: Generative) -> PrecisionNormal:
         """Return the Laplace approximation where the search ends; only the mean of q is used."""
+        z = q.mean.clone()
         with evaluating(model.decoder):
-            return self._search(x, q.mean.clone(), model)
-
-    def _search(self, x: Tensor, z: Tensor, model: Generative) -> PrecisionNormal:
-        value = model.log_joint(x, z)
-        moving = torch.arange(len(x), device=x.device)
-        for _ in range(self.options.steps):
-            factor, gradient = linearise(model, x[moving], z[moving])
-            step, before = newton_step(factor, gradient), value[moving]
-            pending = torch.arange(len(moving), device=x.device)
-            for _ in range(HALVINGS):
-                rows = moving[pending]
-                trial = z[rows] + step[pending]
-                reached = model.log_joint(x[rows], trial)
-                better = reached >= value[rows]
-                z[rows[better]] = trial[better]
-                value[rows[better]] = reached[better]
-                pending = pending[~better]
-                if not len(pending):
-                    break
-                step = step / 2
-            moving = moving[value[moving] - before > self.options.tolerance]
-            if not len(moving):
-                break
-        factor, _ = linearise(model, x, z)
+            newton_search(model, x, z, None, self.options.steps, self.options.tolerance)
+            factor, _ = linearise(model, x, z)
         return PrecisionNormal(z, factor)
