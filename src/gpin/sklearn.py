@@ -16,12 +16,13 @@ from torch import Tensor
 
 from gpin._core.errors import InputError
 from gpin._core.inputs import positive_number, whole_number
+from gpin._core.messages import silent
 from gpin._core.seeding import seeded
 from gpin.building import VAEConfig, build, from_config
 from gpin.inference import method_named
 from gpin.likelihoods import LikelihoodConfig
 from gpin.networks import ArchitectureConfig, check_shape
-from gpin.training import fit
+from gpin.training import TrainingConfig, fit
 from gpin.vae import VAE
 
 __all__ = ["GPVAE"]
@@ -53,6 +54,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         learning_rate: The learning rate of Adam.
         validation_fraction: The fraction of the rows that is held out to choose the best epoch.
         patience: Stop after this many epochs without a better one; None trains for all epochs.
+        training: Further options of training as in `gpin.fit`, such as {"schedule": "cosine", "weight_decay": 0.1}.
         samples: K, the number of importance samples per row for `score_samples` and `score`.
         random_state: The seed of the initial weights, the held-out rows and all noise.
 
@@ -84,6 +86,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         learning_rate: float = 1e-3,
         validation_fraction: float = 0.1,
         patience: int | None = None,
+        training: Mapping[str, Any] | None = None,
         samples: int = 100,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -98,6 +101,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.learning_rate = learning_rate
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.training = training
         self.samples = samples
         self.random_state = random_state
 
@@ -130,6 +134,8 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             patience=self.patience,
             seed=seed,
             progress=False,
+            tell=silent,
+            **self._training_options(),
         )
         self.vae_, self.seed_ = vae, seed
         self.n_iter_, self.validation_scores_ = len(history.epochs), history.validation
@@ -149,6 +155,14 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             raise InputError(f"options must be a mapping of the method's own options, got {self.options!r}")
         # Checked here because `build` would take an option such as "seed" for one of its own arguments.
         method_named(self.method).Options.parse(options, f"method {self.method!r}")
+        return dict(options)
+
+    def _training_options(self) -> dict[str, Any]:
+        options = {} if self.training is None else self.training
+        own = ("epochs", "batch_size", "learning_rate", "patience", "seed")
+        known = [name for name in TrainingConfig.model_fields if name not in own]
+        if not isinstance(options, Mapping) or not set(options) <= set(known):
+            raise InputError(f"training must be a mapping of {', '.join(known)}, got {self.training!r}")
         return dict(options)
 
     def _held_out(self, count: int, random: np.random.RandomState) -> Tensor:

@@ -482,10 +482,16 @@ class VAE(nn.Module):
         self.prepared.copy_(trained.prepared)
         return self
 
-    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """Parameter groups for an optimiser. A module's `learning_rate_factors` multiply the learning rates of its own
-        parameters, up to its `fastest`; they never lower a rate."""
-        groups: dict[float, list[nn.Parameter]] = {learning_rate: []}
+    def parameter_groups(self, learning_rate: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+        """Parameter groups for an optimiser.
+
+        A module's `learning_rate_factors` multiply the learning rates of its own parameters, up to its `fastest`; they
+        never lower a rate. Weight decay applies to parameters with two or more dimensions, such as the weights of
+        layers but not their biases, and to none of a module whose `weight_decays` is False.
+        """
+        groups: dict[tuple[float, float], list[nn.Parameter]] = {(learning_rate, weight_decay): []}
+        modules = [module for module in self.modules() if not getattr(module, "weight_decays", True)]
+        exempt = {parameter for module in modules for parameter in module.parameters()}
         known: set[nn.Parameter] = set()  # modules may share a parameter
         for module in self.modules():
             factors, fastest = getattr(module, "learning_rate_factors", {}), getattr(module, "fastest", math.inf)
@@ -494,8 +500,11 @@ class VAE(nn.Module):
                     continue
                 known.add(parameter)
                 rate = max(learning_rate, min(factors.get(name, 1.0) * learning_rate, fastest))
-                groups.setdefault(rate, []).append(parameter)
-        return [{"params": params, "lr": rate} for rate, params in groups.items() if params]
+                decay = weight_decay if parameter.dim() > 1 and parameter not in exempt else 0.0
+                groups.setdefault((rate, decay), []).append(parameter)
+        return [
+            {"params": params, "lr": rate, "weight_decay": decay} for (rate, decay), params in groups.items() if params
+        ]
 
     def check(self, x: ArrayLike) -> Tensor:
         """Convert x to a tensor of the model's dtype and device; invalid data raises InputError."""

@@ -26,7 +26,7 @@ def test_a_run_says_where_it_is_and_again_that_it_is_done(gpin, files, tmp_path)
     folder = next((tmp_path / "runs").iterdir())
     where, result = first.out.splitlines()
     assert where == f"done: {folder}"
-    assert result.startswith("best epoch 1 of 1, validation ELBO ")
+    assert re.fullmatch(r"best epoch 1 of 1 by its validation score of \S+ nats, validation ELBO \S+ nats", result)
     again = gpin(*command)
     assert (again.code, again.err) == (0, "")
     assert again.out == first.out.replace("done:", "already done:")

@@ -10,7 +10,7 @@ import gpin
 from gpin.data import Batches, Rows, Scaling, hold_out
 from gpin.training import TrainingConfig
 from gpin.training.processes import Processes
-from gpin.training.trainer import validation_elbo
+from gpin.training.validation import validate
 
 SHAPE = (8,)
 
@@ -59,11 +59,11 @@ def test_training_raises_the_bound_and_keeps_the_best_epoch(method, data):
     )
     assert history.train[-1] > history.train[0] + 1
     assert [n for n, _ in seen] == list(range(1, 13))
-    assert history.validation[history.best - 1] == max(history.validation)
+    best = history.epochs[history.best - 1]
+    assert best.score == max(history.scores)
     assert not vae.training
-    assert validation_elbo(vae, Batches(data[:60], 128), 0, Processes("cpu")) == pytest.approx(
-        max(history.validation), abs=1e-6
-    )
+    score, elbo = validate(vae, Batches(data[:60], 32), 0, Processes("cpu"))
+    assert (score, elbo) == (pytest.approx(best.score, abs=1e-6), pytest.approx(best.validation, abs=1e-6))
 
 
 def test_the_best_epoch_wins_even_when_it_is_not_the_last(data):
@@ -256,7 +256,7 @@ def test_a_callback_ends_training_with_the_best_weights_and_a_finished_run(on_ep
     assert history.stopped
     assert not vae.training
     assert (tmp_path / "metrics.parquet").is_file()
-    assert validation_elbo(vae, Batches(data[:60], 128), 0, Processes("cpu")) == pytest.approx(max(history.validation))
+    assert validate(vae, Batches(data[:60], 32), 0, Processes("cpu"))[0] == pytest.approx(max(history.scores))
     again = small("vae")
     assert gpin.fit(again, data, data[:60], on_epoch=_never, **options) == history  # nothing is trained again
     assert all(torch.equal(a, b) for a, b in zip(vae.state_dict().values(), again.state_dict().values(), strict=True))

@@ -51,7 +51,8 @@ CASES = {
     "sa": ("sa", {"steps": 2, "preset": "paper"}, {}),
     "rme": ("rme", {"components": 2}, {"patience": 1}),
     "residual": ("vae", {"likelihood": "heteroscedastic", "architecture": "residual"}, {"last": 2}),
-    "hf": ("hf", {}, {"kl_warmup": 1.5}),
+    "hf": ("hf", {}, {"kl_warmup": 1.5, "augmentation": "shift+flip"}),
+    "me": ("me", {}, {"weight_decay": 0.5, "ema": 0.9}),
     "iaf": ("iaf", {}, {"batch_size": 17}),  # whose last batch has one instance only
 }
 

@@ -30,6 +30,11 @@ VARIANTS = {
     ),
     "gp of the paper": ("gp", {"preset": "paper"}, {}),
     "analytic variance": ("vae", {"likelihood": {"variance": "analytic"}}, {"patience": 1, "learning_rate": 0.05}),
+    "decayed, averaged and augmented": (
+        "gp",
+        {},
+        {"weight_decay": 0.5, "ema": 0.9, "augmentation": "shift+flip", "patience": 2},
+    ),
     "KL warm-up": ("rme", {"components": 3}, {"kl_warmup": 2.5, "patience": 1}),
     **{name: (name, {"components": 3} if name == "rme" else {}, {}) for name in METHODS},
 }

@@ -97,7 +97,7 @@ def test_the_weight_rises_linearly_from_zero_to_one_and_then_is_not_given(monkey
 @pytest.mark.parametrize(("warmup", "expected"), [(0.0, 3), (3.5, 6)])
 def test_patience_begins_after_the_warmup(warmup, expected, monkeypatch):
     x, seen = torch.rand(30, 6), []
-    monkeypatch.setattr("gpin.training.trainer.validation_elbo", lambda *arguments: -float(len(seen)))
+    monkeypatch.setattr("gpin.training.trainer.validate", lambda *arguments: (-float(len(seen)), 0.0))
     options = {"epochs": 9, "patience": 2, "kl_warmup": warmup, "progress": False}
     gpin.fit(gpin.build((6,), "vae", 2, seed=0), x, x[:8], on_epoch=lambda *epoch: seen.append(epoch), **options)
     assert len(seen) == expected

@@ -77,7 +77,8 @@ def shared(share: Share, size: int, over_processes: Callable[[Tensor], Tensor]) 
 class _WholeNoise(TorchDispatchMode):
     """Draws noise for all rows of a batch and keeps the rows from `start` to `stop`.
 
-    All noise in an objective must have shape `(..., batch, d)`; any other shape raises InputError.
+    All noise in an objective must have shape `(..., batch, d)`, or be a choice for each instance, as by
+    `torch.distributions.Categorical`; any other noise raises InputError.
     """
 
     def __init__(self, start: int, stop: int, size: int) -> None:
@@ -99,6 +100,10 @@ class _WholeNoise(TorchDispatchMode):
             mean, std = args
             zeros = mean.new_zeros(self._whole(torch.broadcast_shapes(mean.shape, std.shape)))
             return mean + std * self._part(func(zeros, torch.ones_like(zeros), **kwargs))
+        if func is aten.multinomial.default and args[0].dim() == 2:  # one row of probabilities per instance
+            whole = args[0].new_ones(self.size, args[0].shape[1])
+            whole[self.start : self.stop] = args[0]
+            return func(whole, *args[1:], **kwargs)[self.start : self.stop]
         raise InputError(f"{func} draws noise in a way that cannot be shared by several processes")
 
     def _whole(self, shape: Any) -> list[int]:

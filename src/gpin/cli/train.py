@@ -78,9 +78,9 @@ def train(
         The folder in which runs are stored.
     set_
         Another option as key=value; may be repeated. Options of the method, of training (batch_size, learning_rate,
-        schedule, clip_norm, ema, kl_warmup, patience) and of the data (limit, split_seed) have plain names. Those of
-        the likelihood and the architecture are likelihood=bernoulli, likelihood.variance=fixed, architecture.width=512,
-        ….
+        schedule, clip_norm, ema, weight_decay, augmentation, kl_warmup, patience) and of the data (limit, split_seed)
+        have plain names. Those of the likelihood and the architecture are likelihood=bernoulli,
+        likelihood.variance=fixed, architecture.width=512, ….
     config
         A JSON file of settings, such as another run's run.json; options on the command line override it.
     seed
@@ -189,7 +189,9 @@ def _description(run: "Run", data: "DataSet", vae: "VAE") -> str:
 
 def _show(run: "Run", history: "History", beginning: Beginning) -> None:
     print(f"{'already done' if beginning.state == 'done' else 'done'}: {run.folder}")
-    print(f"best epoch {history.best} of {len(history.epochs)}, validation ELBO {number(_best(history))} nats")
+    score = history.scores[history.best - 1]
+    said = "" if score is None else f" by its validation score of {number(score)} nats"
+    print(f"best epoch {history.best} of {len(history.epochs)}{said}, validation ELBO {number(_best(history))} nats")
     if sys.stdout.isatty():
         print(f"next: gpin evaluate {quoted(run.folder)}")
 
@@ -201,6 +203,7 @@ def _record(run: "Run", history: "History", beginning: Beginning) -> dict[str, A
         "epochs": len(history.epochs),
         "best_epoch": history.best,
         "validation_elbo": _best(history),
+        "validation_score": history.scores[history.best - 1],
         "seconds": history.seconds,
         "data": run.location,
         "shape": list(run.model.shape),

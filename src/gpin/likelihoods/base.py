@@ -45,6 +45,8 @@ class Likelihood(nn.Module, ABC, Generic[OptionsT]):
     """Whether p(x|z) is a density, so that its value depends on the units of x; otherwise it is a probability."""
     support: tuple[float, float] = (-math.inf, math.inf)
     """The closed interval in which every value of x must lie."""
+    weight_decays: ClassVar[bool] = False
+    """Whether weight decay applies to its parameters, which would pull variances towards one."""
 
     def __init__(self, shape: Sequence[int], options: OptionsT | None = None) -> None:
         super().__init__()

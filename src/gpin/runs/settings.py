@@ -15,7 +15,15 @@ from gpin.likelihoods import LIKELIHOODS, as_likelihood_config
 from gpin.networks import ARCHITECTURES, architecture_named
 from gpin.training import TrainingConfig
 
-__all__ = ["ModelSettings", "RunSettings", "column_list", "height_and_width", "read_settings", "run_settings"]
+__all__ = [
+    "ModelSettings",
+    "RunSettings",
+    "column_list",
+    "height_and_width",
+    "read_settings",
+    "run_settings",
+    "values_by_key",
+]
 
 
 class ModelSettings(Config):
@@ -103,7 +111,7 @@ def run_settings(
         ({'covariance': 'full'}, 20, {'variance': 'analytic'})
     """
     content: dict[str, Any] = json.loads(json.dumps(base or {}))
-    pairs = _pairs(options or {}, assignments)
+    pairs = values_by_key(options or {}, assignments)
     for key in ("method", "latent_dim", "likelihood", "architecture"):
         if key in pairs:
             _put(content, ("model", key), pairs.pop(key))
@@ -116,8 +124,8 @@ def run_settings(
     return RunSettings.parse(content, "the run")
 
 
-def _pairs(options: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """The values by key; raises InputError if a key is given twice."""
+def values_by_key(options: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """The values of options, and of further ones as text, `key=value`; raises InputError if a key is given twice."""
     pairs: dict[str, Any] = {}
     given: dict[str, str] = {}
     texts = [(f"`{name}`", _kind_of(name, value)) for name, value in options.items()]
@@ -154,7 +162,7 @@ def height_and_width(text: str) -> list[int]:
 TYPED: dict[str, Callable[[str], Any]] = {"columns": column_list, "key": str, "size": height_and_width}
 """Options whose text is not parsed as JSON, with the functions that parse it."""
 
-NONE_IS_A_CHOICE = {"line_search", "scaling"}
+NONE_IS_A_CHOICE = {"augmentation", "line_search", "scaling"}
 """Options for which none is a value of its own, not the absence of a value."""
 
 

@@ -15,13 +15,29 @@ __all__ = ["Epoch", "History", "Metrics"]
 
 @dataclass(frozen=True)
 class Epoch:
-    """The result of one epoch: the mean ELBO on training and validation data, duration, learning rate and stage."""
+    """The result of one epoch.
+
+    Attributes:
+        train: The mean of the method's bound over the steps of the epoch, on training data.
+        validation: The mean ELBO of q(z|x) on validation data.
+        seconds: The duration of the epoch.
+        learning_rate: The learning rate of its last step.
+        stage: The stage of training that it belongs to.
+        score: The validation score, by which the best epoch is chosen: the mean of log (1/4) Σ_k p(x, z_k) / q(z_k|x)
+            over validation data, see `gpin.training.validation`. None if the run was started by a version that chose by
+            the method's own bound, which is then in `validation`.
+    """
 
     train: float
     validation: float
     seconds: float
     learning_rate: float = 0.0
     stage: str = "all"
+    score: float | None = None
+
+    def record(self) -> dict[str, Any]:
+        """The epoch as a mapping, ready for JSON; without the score if there is none."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass
@@ -30,7 +46,7 @@ class History:
 
     Attributes:
         epochs: The result of each epoch.
-        best: The number, from 1, of the epoch whose weights the model has now.
+        best: The number, from 1, of the epoch whose weights the model has now: the best by its validation score.
         stopped: Whether `on_epoch` ended training early.
     """
 
@@ -49,17 +65,22 @@ class History:
         return [epoch.validation for epoch in self.epochs]
 
     @property
+    def scores(self) -> list[float | None]:
+        """The validation score of each epoch, by which the best one is chosen."""
+        return [epoch.score for epoch in self.epochs]
+
+    @property
     def seconds(self) -> float:
         """The total duration of all epochs."""
         return sum(epoch.seconds for epoch in self.epochs)
 
     def rows(self) -> list[dict[str, Any]]:
         """One mapping per epoch, ready for a table."""
-        return [{"epoch": number, **asdict(epoch)} for number, epoch in enumerate(self.epochs, start=1)]
+        return [{"epoch": number, **epoch.record()} for number, epoch in enumerate(self.epochs, start=1)]
 
     def record(self) -> dict[str, Any]:
         """The history as a mapping, ready for JSON."""
-        epochs = [asdict(epoch) for epoch in self.epochs]
+        epochs = [epoch.record() for epoch in self.epochs]
         return {"best": self.best, "stopped": self.stopped, "epochs": epochs}
 
     @classmethod
@@ -92,8 +113,10 @@ class Metrics:
     def _add_events(self, row: Mapping[str, Any]) -> None:
         if self.make_writer is not None:
             self.writer = self.writer or self.make_writer()
-            for name in ("train", "validation", "learning_rate"):
-                self.writer.add_scalar(name if name == "learning_rate" else f"elbo/{name}", row[name], row["epoch"])
+            names = {"train": "elbo/train", "validation": "elbo/validation", "score": "score"}
+            for name, title in {**names, "learning_rate": "learning_rate"}.items():
+                if name in row:
+                    self.writer.add_scalar(title, row[name], row["epoch"])
             self.writer.flush()
 
     def close(self, history: History) -> None:

@@ -18,10 +18,11 @@ from torch.utils.data import DataLoader
 from gpin._core.errors import InputError, StopTraining, TrainingError
 from gpin._core.files import as_path, checksum
 from gpin._core.identity import fingerprint, same_structure
-from gpin._core.messages import to_stderr
+from gpin._core.messages import Tell, silent, to_stderr
 from gpin._core.seeding import seeded
 from gpin.building import from_config
 from gpin.data import Batches, hold_out
+from gpin.training.augmentation import Augmentation
 from gpin.training.checkpoints import Checkpoint, Checkpoints
 from gpin.training.history import Epoch, History, Metrics
 from gpin.training.interrupts import interruptible
@@ -29,9 +30,10 @@ from gpin.training.processes import Processes
 from gpin.training.progress import progress_bar
 from gpin.training.settings import TrainingConfig
 from gpin.training.trainer import Trainer
+from gpin.training.validation import warning_of_overfitting
 from gpin.vae import VAE
 
-__all__ = ["OnEpoch", "fit"]
+__all__ = ["OnEpoch", "as_batches", "check_model", "fit", "run"]
 
 OnEpoch = Callable[[int, Epoch], Any]
 """A function that is called with the number and the result of each epoch, and may end training."""
@@ -48,6 +50,8 @@ def fit(
     schedule: Literal["constant", "cosine"] = "constant",
     clip_norm: float | None = None,
     ema: float = 0.0,
+    weight_decay: float = 0.0,
+    augmentation: Augmentation = "none",
     kl_warmup: float = 0.0,
     patience: int | None = None,
     seed: int = 0,
@@ -58,10 +62,13 @@ def fit(
     tensorboard: bool = False,
     progress: bool | None = None,
     on_epoch: OnEpoch | None = None,
-    tell: Callable[[str], None] | None = None,
+    tell: Tell | None = None,
     identity: str | None = None,
 ) -> History:
     """Train a VAE; afterwards it is in evaluation mode, with the weights of its best epoch on validation data.
+
+    The best epoch is that with the highest validation score, the importance-weighted bound on log p(x) from four
+    samples of q(z|x) per instance; the `best` of the history says which it is. The score is the same for all methods.
 
     Arguments:
         vae: The model to train, in place.
@@ -74,9 +81,13 @@ def fit(
         clip_norm: Gradients whose norm exceeds this value are scaled down to it; None disables clipping.
         ema: The decay of an exponential moving average of the weights, such as 0.999. The average is used for
             validation and as the result of training; 0 uses the weights themselves.
+        weight_decay: The decay of weights relative to the learning rate, as in AdamW, such as 0.01. Biases, the
+            variances of likelihoods and random weights, which have a prior, do not decay.
+        augmentation: Random changes of training images: "shift" by up to a fourteenth of each side, "flip" left and
+            right, "shift+flip" or "none". Flips suit pictures whose mirror image is as likely, and not digits.
         kl_warmup: The number of epochs, or fraction of one, in which the weight of KL(q(z|x) ‖ p(z)) in the loss rises
             from 0 to 1; 0 has no warm-up. It can prevent the collapse of q(z|x) to the prior early in training.
-        patience: Stop after this many epochs without a better validation ELBO; None trains for all epochs.
+        patience: Stop after this many epochs without a better validation score; None trains for all epochs.
         seed: The seed of the order of the data, the held-out part and all noise. Torch's global random state is left
             unchanged.
         device: The device to which the model is moved first; by default it stays where it is.
@@ -90,16 +101,14 @@ def fit(
         on_epoch: Called after each epoch with its number, from 1, and its result. If it returns False or raises
             `gpin.StopTraining`, training ends: the model has its best weights so far, `History.stopped` is true, and a
             run in a folder counts as finished, so that the same call does not resume it.
-        tell: Called with messages for the user, such as a warning about a damaged checkpoint; by default they are
-            printed on stderr.
+        tell: Called with messages for the user, such as a warning when the validation score falls while the training
+            ELBO rises; by default they are printed on stderr.
         identity: Distinguishes this run from others in the same folder; by default a hash of the options of the model
             and of training and of all data. For a model with modules of your own, or with frozen parameters, the hash
             also covers their code, attributes, buffers, hooks and frozen parameters. It does not cover the initial
             values of trainable parameters, because a resumed run takes them from its checkpoint: models that differ
             only in the `seed` or `start` of `gpin.build` count as the same, so give each its own folder or identity.
     """
-    if not isinstance(vae, VAE):
-        raise InputError(f"the model to train must be a gpin.VAE, got {type(vae).__name__}")
     config = TrainingConfig.parse(
         {
             "epochs": epochs,
@@ -108,18 +117,15 @@ def fit(
             "schedule": schedule,
             "clip_norm": clip_norm,
             "ema": ema,
+            "weight_decay": weight_decay,
+            "augmentation": augmentation,
             "kl_warmup": kl_warmup,
             "patience": patience,
             "seed": seed,
         },
         "training",
     )
-    if config.kl_warmup and "kl_weight" not in inspect.signature(vae.inference.objective).parameters:
-        raise InputError(
-            f"method {vae.inference.name!r} has no KL warm-up: its objective does not take a kl_weight; use kl_warmup=0"
-        )
-    if on_epoch is not None and not callable(on_epoch):
-        raise InputError(f"on_epoch must be a function of the epoch's number and result, got {on_epoch!r}")
+    check_model(vae, config, on_epoch)
     if tensorboard and folder is None:
         raise InputError("tensorboard=True needs a folder to write its events to")
     if not checkpoint_seconds >= 0:
@@ -129,14 +135,9 @@ def fit(
     vae.move(device, dtype)
     processes = Processes(next(vae.parameters()).device)
     vae.to(processes.device)
-    order = torch.Generator().manual_seed(config.seed)
-    if x_val is None:
-        x_train, x_val = hold_out(x_train, order)
-    training = Batches(x_train, config.batch_size, order)
-    validation = Batches(x_val, config.batch_size)
-    for x, _ in validation:  # report invalid data now and not after the first epoch
-        vae.check(x)
-    store = None if folder is None else _Store(as_path(folder), processes, checkpoint_seconds, tell or to_stderr)
+    training, validation = as_batches(vae, x_train, x_val, config)
+    tell = to_stderr if tell is None else tell
+    store = None if folder is None else _Store(as_path(folder), processes, checkpoint_seconds, tell)
 
     modules = None if store is None or identity else _modules(vae)
 
@@ -151,20 +152,50 @@ def fit(
         try:
             if saved is not None:
                 trainer.restore(saved)
-            _run(trainer, store, tensorboard, progress, on_epoch)
+            run(trainer, store, tensorboard, progress, on_epoch, tell)
         finally:
             trainer.take_best()
     return trainer.history
 
 
-def _run(
+def check_model(vae: VAE, config: TrainingConfig, on_epoch: OnEpoch | None) -> None:
+    """Raise InputError unless the model can be trained with these options."""
+    if not isinstance(vae, VAE):
+        raise InputError(f"the model to train must be a gpin.VAE, got {type(vae).__name__}")
+    if config.kl_warmup and "kl_weight" not in inspect.signature(vae.inference.objective).parameters:
+        raise InputError(
+            f"method {vae.inference.name!r} has no KL warm-up: its objective does not take a kl_weight; use kl_warmup=0"
+        )
+    if config.augmentation != "none" and len(vae.shape) != 3:
+        raise InputError(
+            f"augmentation={config.augmentation!r} is for images of shape (channels, height, width), but the data has "
+            f"shape {vae.shape}; use augmentation='none'"
+        )
+    if on_epoch is not None and not callable(on_epoch):
+        raise InputError(f"on_epoch must be a function of the epoch's number and result, got {on_epoch!r}")
+
+
+def as_batches(vae: VAE, x_train: Any, x_val: Any, config: TrainingConfig) -> tuple[Batches, Batches]:
+    """The training data in random order, and the validation data, by default a random tenth of the training data."""
+    order = torch.Generator().manual_seed(config.seed)
+    if x_val is None:
+        x_train, x_val = hold_out(x_train, order)
+    training = Batches(x_train, config.batch_size, order)
+    validation = Batches(x_val, config.batch_size)
+    for x, _ in validation:  # report invalid data now and not after the first epoch
+        vae.check(x)
+    return training, validation
+
+
+def run(
     trainer: Trainer,
-    store: "_Store | None",
-    tensorboard: bool,
-    progress: bool | None,
-    on_epoch: OnEpoch | None,
+    store: "_Store | None" = None,
+    tensorboard: bool = False,
+    progress: bool | None = None,
+    on_epoch: OnEpoch | None = None,
+    tell: Tell = to_stderr,
 ) -> None:
-    """Train to the end, and report to the progress bar, the folder and the user's function."""
+    """Train to the end, and report to the progress bar, the folder and the user's functions."""
     first = trainer.processes.first
     if store is not None:
         store.begin(trainer, tensorboard)
@@ -183,6 +214,9 @@ def _run(
         def after_epoch() -> None:
             result = trainer.history.epochs[-1]
             show(result)
+            warning = warning_of_overfitting(trainer.history.epochs)
+            if first and warning is not None:
+                tell(warning)
             if store is not None:
                 store.after_epoch(trainer)
             stop = on_epoch is not None and first and _stops(on_epoch, len(trainer.history.epochs), result)
@@ -206,7 +240,7 @@ def _stops(on_epoch: OnEpoch, number: int, result: Epoch) -> bool:
 class _Store:
     """The folder of a run during training: checkpoints and metrics, written only by the first process."""
 
-    def __init__(self, folder: Path, processes: Processes, every: float, tell: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, processes: Processes, every: float, tell: Tell) -> None:
         self.folder, self.processes, self.every, self.tell = folder, processes, every, tell
         self.checkpoints = Checkpoints(folder / "checkpoints")
         self.about = ""
@@ -219,7 +253,7 @@ class _Store:
         """The newest undamaged checkpoint; that of another run or precision raises InputError."""
         self.about = about
         first = self.processes.first
-        saved = self.checkpoints.latest(self.tell if first else lambda sentence: None)
+        saved = self.checkpoints.latest(self.tell if first else silent)
         if saved is not None and (
             saved.record["about"] != about or _precisions(saved.part("best")) != _precisions(vae.state_dict())
         ):

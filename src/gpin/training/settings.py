@@ -15,10 +15,11 @@ from pydantic import (
 )
 
 from gpin._core.config import Config
+from gpin.training.augmentation import Augmentation
 
 __all__ = ["TrainingConfig"]
 
-LATER = ("kl_warmup",)
+LATER = ("weight_decay", "augmentation", "kl_warmup")
 """Options that were added after runs had been stored: unless they are used, they are no part of a run's identity."""
 
 
@@ -33,9 +34,13 @@ class TrainingConfig(Config):
         clip_norm: Gradients whose norm exceeds this value are scaled down to it; None disables clipping.
         ema: The decay of an exponential moving average of the weights, such as 0.999. The average is used for
             validation and as the result of training; 0 uses the weights themselves.
+        weight_decay: The decay of weights relative to the learning rate, as in AdamW, such as 0.01. Biases, the
+            variances of likelihoods and random weights, which have a prior, do not decay.
+        augmentation: Random changes of training images: "shift" by up to a fourteenth of each side, "flip" left and
+            right, "shift+flip" or "none". Flips suit pictures whose mirror image is as likely, and not digits.
         kl_warmup: The number of epochs, or fraction of one, in which the weight of KL(q(z|x) ‖ p(z)) in the loss rises
             from 0 to 1; 0 has no warm-up. It can prevent the collapse of q(z|x) to the prior early in training.
-        patience: Stop after this many epochs without a better validation ELBO; None trains for all epochs. A method
+        patience: Stop after this many epochs without a better validation score; None trains for all epochs. A method
             that trains in stages is stopped only in its last stage, and none during the KL warm-up.
         seed: The seed of the order of the data, the held-out part and all noise.
     """
@@ -48,6 +53,8 @@ class TrainingConfig(Config):
     schedule: Literal["constant", "cosine"] = "constant"
     clip_norm: float | None = Field(default=None, gt=0)
     ema: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0, le=10)
+    augmentation: Augmentation = "none"
     kl_warmup: float = Field(default=0.0, ge=0)
     patience: int | None = Field(default=None, ge=1)
     seed: int = Field(default=0, ge=0, lt=2**63)

@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 from gpin._core.errors import InputError, TrainingError
-from gpin._core.seeding import seeded
 from gpin.data import Batches
+from gpin.training.augmentation import augmented
 from gpin.training.checkpoints import Checkpoint
 from gpin.training.history import Epoch, History
 from gpin.training.processes import Processes
 from gpin.training.settings import TrainingConfig
+from gpin.training.validation import training_bound, validate
 from gpin.vae import VAE
 
-__all__ = ["Trainer", "stage_beginnings", "validation_elbo"]
+__all__ = ["Trainer", "stage_beginnings"]
 
 ADVICE = "the model has the weights of its best epoch so far; a smaller learning_rate may help"
 
@@ -41,9 +42,9 @@ class Trainer:
     ) -> None:
         self.vae, self.training, self.validation = vae, training, validation
         self.config, self.processes = config, processes
-        groups = vae.parameter_groups(config.learning_rate)
+        groups = vae.parameter_groups(config.learning_rate, config.weight_decay)
         self.rates = [group["lr"] for group in groups]
-        self.optimiser = torch.optim.Adam(groups, fused=True)
+        self.optimiser = (torch.optim.AdamW if config.weight_decay else torch.optim.Adam)(groups, fused=True)
         stages = vae.inference.stages()
         self.stages = [stage.name for stage in stages]
         self.beginnings = stage_beginnings([stage.share for stage in stages], config.epochs)
@@ -53,6 +54,7 @@ class Trainer:
         self.order = self._order_state()
         self.total, self.count, self.seconds = 0.0, 0, 0.0
         self.finished = False
+        self.scored = True  # unless it resumes a run of a version that had no validation score
 
     # Training -------------------------------------------------------------------------------------
 
@@ -72,13 +74,17 @@ class Trainer:
                 self._begin_epoch()
             elif self.training.generator is not None:
                 self.training.generator.set_state(self.order)  # so that the order of this epoch is drawn again
-            self.vae.train()
+            self._set_mode()
             for x, rows, size in self.training.shares(self.processes.share, self.step):
                 stop = self._step(x, rows, size, asked())
                 self.seconds = time.perf_counter() - started
                 after_step(stop)
             self._end_epoch(started)
             after_epoch()
+
+    def _set_mode(self) -> None:
+        """Put the parts that are trained into training mode."""
+        self.vae.train()
 
     def _begin_epoch(self) -> None:
         self.total, self.count = 0.0, 0
@@ -91,8 +97,7 @@ class Trainer:
         vae, processes = self.vae, self.processes
         x = vae.check(x)
         self.optimiser.zero_grad(set_to_none=True)
-        with processes.part(size):
-            loss, bound = self._objective(x)
+        loss, bound = self._objective(x, size)
         loss.backward()
         parameters = [p for p in vae.parameters() if p.grad is not None]
         gradients = [p.grad for p in parameters if p.grad is not None]
@@ -123,11 +128,14 @@ class Trainer:
         self.updates += 1
         return stop
 
-    def _objective(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of the step to come and the mean ELBO, two scalars."""
+    def _objective(self, x: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """The loss of the step to come and the mean ELBO, two scalars, for a share of a batch of `size`."""
         weight = self.config.kl_weight(self.updates / len(self.training))
         warming: dict[str, Any] = {"kl_weight": weight} if weight < 1 else {}  # which own methods need not take
-        return self.vae.inference.objective(x, self.vae, **warming)
+        with self.processes.part(size):
+            if self.config.augmentation != "none":
+                x = augmented(x, self.config.augmentation)
+            return self.vae.inference.objective(x, self.vae, **warming)
 
     def _set_rate(self, updates: int) -> float:
         """Set the learning rate of the step that follows so many updates, and return it."""
@@ -138,11 +146,12 @@ class Trainer:
 
     def _end_epoch(self, started: float) -> None:
         with self._averaged():
-            validation = validation_elbo(self.vae, self.validation, self.config.seed, self.processes)
-            if not math.isfinite(validation):
-                raise TrainingError(f"epoch {self.epoch}: the validation bound is {validation} ({ADVICE})")
-            if validation >= self.top:
-                self.best, self.top, self.history.best = self._snapshot(), validation, self.epoch
+            score, validation = self._validate()
+            top = validation if score is None else score
+            if not math.isfinite(top):
+                raise TrainingError(f"epoch {self.epoch}: the validation bound is {top} ({ADVICE})")
+            if top >= self.top:
+                self.best, self.top, self.history.best = self._snapshot(), top, self.epoch
         stage = sum(beginning <= self.epoch for beginning in self.beginnings)
         result = Epoch(
             train=self.total / self.count,
@@ -150,6 +159,7 @@ class Trainer:
             seconds=time.perf_counter() - started,
             learning_rate=self._set_rate(self.updates - 1),
             stage=self.stages[stage - 1],
+            score=score,
         )
         self.history.epochs.append(result)
         patience, last = self.config.patience, stage == len(self.stages)
@@ -158,6 +168,11 @@ class Trainer:
         self.finished = self.epoch >= self.config.epochs or impatient
         self.epoch, self.step, self.seconds = self.epoch + 1, 0, 0.0
         self.order = self._order_state()
+
+    def _validate(self) -> tuple[float | None, float]:
+        """The score of the present weights, and their ELBO on validation data."""
+        arguments = self.vae, self.validation, self.config.seed, self.processes
+        return validate(*arguments) if self.scored else (None, training_bound(*arguments))
 
     def stop(self) -> None:
         """End training after the epochs that are done; the history counts it as stopped unless it had finished."""
@@ -215,6 +230,7 @@ class Trainer:
                 "top": None if self.top == -math.inf else self.top,
                 "beginnings": self.beginnings,
                 "stages": self.stages,
+                "scored": self.scored,
             },
         )
 
@@ -231,6 +247,7 @@ class Trainer:
         for name in ("epoch", "step", "updates", "total", "count", "seconds", "beginnings", "stages"):
             setattr(self, name, record[name])
         self.top = -math.inf if record["top"] is None else record["top"]
+        self.scored = record.get("scored", False)
         self.order = checkpoint.tensors["order"]
         if self.training.generator is not None:
             self.training.generator.set_state(self.order)
@@ -284,22 +301,6 @@ def stage_beginnings(shares: list[float], epochs: int) -> list[int]:
         beginnings.append(min(max(earliest, 1 + round(epochs * done / sum(shares))), latest))
         done += share
     return beginnings
-
-
-@torch.no_grad()
-def validation_elbo(vae: VAE, batches: Batches, seed: int, processes: Processes) -> float:
-    """The mean ELBO over instances, with the same noise in every call."""
-    vae.eval()
-    total = torch.zeros((), dtype=torch.float64, device=processes.device)
-    count = 0
-    with seeded(seed):
-        for x, _, size in batches.shares(processes.share):
-            with processes.part(size):
-                value = vae.elbo(x).value.double().sum()
-            start, end = processes.share.bounds(size)
-            total += value if end > start else 0
-            count += size
-    return processes.sum(total).item() / count
 
 
 def _what_is_not_finite(vae: VAE, x: Tensor, rows: Tensor | None, loss: Tensor) -> str:

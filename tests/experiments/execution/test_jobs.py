@@ -83,7 +83,7 @@ def test_the_recipe_is_that_of_these_numbers(tmp_path):
     scores = parquet.read_table(store.scores(one)).to_pandas()
     found = [scores.log_likelihood.mean(), scores.refined_log_likelihood.mean(), store.result(one)["validation_elbo"]]
     assert RECIPE == 2
-    assert found == pytest.approx([-10.588, -10.577, -19.190], rel=1e-3)  # machines round otherwise
+    assert found == pytest.approx([-10.588, -10.577, -15.082], rel=1e-3)  # machines round otherwise
 
 
 @pytest.mark.parametrize("method", ["me", "hf", "iaf", "vlae"])

@@ -17,6 +17,7 @@ from gpin.evaluation.grid import grid_scores
 from gpin.experiments.execution.jobs import Job
 from gpin.experiments.protocols import Entry, variant_named
 from gpin.report.tables import ResultTable
+from gpin.training.validation import scores
 from gpin.vae import VAE
 
 __all__ = ["CostEstimate", "RunGroup", "estimate_cost"]
@@ -147,8 +148,7 @@ def _measure(same: Sequence[Entry]) -> RunGroup:
 
 def _check_seconds(vae: VAE, x: torch.Tensor) -> float:
     vae.eval()
-    with torch.no_grad():
-        return _seconds(lambda: vae.elbo(x))
+    return _seconds(lambda: scores(vae, x))
 
 
 def _point_seconds(vae: VAE, x: torch.Tensor, job: Job) -> float:

@@ -22,7 +22,11 @@ __all__ = ["OWN", "Job", "Scoring", "score_instances"]
 
 RECIPE = 2
 """Increase this with every change that gives other numbers, in training, scores or defaults, except for differences in
-rounding, which occur between machines too."""
+rounding, which occur between machines too.
+
+Results of recipe 2 keep the epoch that is best on validation data by one of two rules: the method's own bound, in runs
+that were started before `gpin.training.validation` had a score, and that score since. Both nearly always choose the
+same epoch or a neighbour, and with a learning rate that decays to zero neighbours hardly differ."""
 
 OWN = -1
 """The number of steps in a store that stands for the method's own posterior."""

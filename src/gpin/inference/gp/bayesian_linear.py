@@ -46,6 +46,8 @@ class BayesianLinear(nn.Module, ABC):
     fastest: ClassVar[float] = 5e-3
     """The maximum learning rate of these parameters. Above it they follow the noise of single batches: 2e-2 cost ten
     nats on MNIST."""
+    weight_decays: ClassVar[bool] = False
+    """Whether weight decay applies; random weights have a prior instead."""
 
     def __init__(self, features: int, outputs: int, std: float = 0.02) -> None:
         super().__init__()
@@ -243,6 +245,8 @@ class FullLinear(BayesianLinear):
 
 class DeterministicLinear(BayesianLinear):
     """Deterministic weights for ablations: Σ_j = 0, and the KL is zero."""
+
+    weight_decays = True
 
     def _make_parameters(self) -> None:
         pass
