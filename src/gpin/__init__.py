@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gpin.runs import open_run
     from gpin.runs.report import write_report
     from gpin.sklearn import GPVAE
-    from gpin.training import fit
+    from gpin.training import fit, improve
     from gpin.vae import VAE
 
 __version__ = "0.1.0"
@@ -24,6 +24,7 @@ __all__ = [
     "build",
     "export",
     "fit",
+    "improve",
     "load",
     "open_run",
     "write_report",
@@ -34,6 +35,7 @@ _HOMES = {
     "build": "gpin.building",
     "load": "gpin.building",
     "fit": "gpin.training",
+    "improve": "gpin.training",
     "GPVAE": "gpin.sklearn",
     "export": "gpin.export",
     "open_run": "gpin.runs",

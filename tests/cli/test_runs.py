@@ -446,3 +446,20 @@ def test_reconstruct_finds_data_that_has_moved(gpin, runs, files, tmp_path):
     said = gpin("reconstruct", runs["table"], "digits", "--data", tmp_path / "moved.csv", "-o", tmp_path / "no.csv")
     assert said.code == 2
     assert "leave one out" in said.err
+
+
+def test_improve_writes_a_new_run_and_finds_it_done(gpin, runs, tmp_path):
+    command = ("improve", runs["plain"], "--out", tmp_path / "better", "--epochs", "2", "--set", "learning_rate=0.001")
+    first = gpin(*command)
+    assert first.code == 0
+    assert first.out == f"done: {tmp_path / 'better'}\n"
+    assert "validation score" in first.err
+    again = gpin(*command)
+    assert (again.code, again.err) == (0, "")
+    assert again.out.startswith(f"already done: {tmp_path / 'better'}\n")
+    record = json.loads(gpin(*command, "--json").out)
+    assert record["done_before"]
+    assert record["validation_score"]["gain"] >= 0
+    wrong = gpin("improve", runs["plain"], "--samples", "2", "--out", tmp_path / "other")
+    assert wrong.code == 2
+    assert wrong.err == "gpin: samples must be a weight from 0 to 1, got 2.0\n"

@@ -1,4 +1,4 @@
-"""The commands for trained runs: `gpin evaluate`, `encode`, `sample`, `reconstruct`, `report`, `export`."""
+"""The commands for trained runs: `gpin evaluate`, `encode`, `sample`, `reconstruct`, `report`, `improve`, `export`."""
 # ruff: noqa: D417  (shared parameters are described in base)
 
 import sys
@@ -18,9 +18,11 @@ from gpin.cli.base import (
     RunFolder,
     Size,
     app,
+    number,
     on_terminal,
     print_json,
     progress,
+    quoted,
     show_pairs,
     source_options,
     tell,
@@ -316,7 +318,55 @@ def _count(runs: Sequence[Path]) -> str:
     return f"{len(runs)} runs" if len(runs) > 1 else "1 run"
 
 
-@app.command(sort_key=7, help_epilogue="Example: `gpin export runs/digits-gp-1a2b3c4d -o encoder.onnx`")
+@app.command(sort_key=7, help_epilogue="Example: `gpin improve runs/digits-vae-1a2b3c4d --epochs 20`")
+def improve(
+    run: RunFolder,
+    /,
+    *,
+    epochs: int | None = None,
+    samples: float | None = None,
+    out: Annotated[Path | None, Parameter(alias="-o")] = None,
+    set_: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    data: str | None = None,
+    device: Device = None,
+    json: Annotated[bool, Flag] = False,
+) -> None:
+    """Train the encoder of a run further, with its decoder unchanged; the result is a new run.
+
+    Parameters
+    ----------
+    epochs
+        The number of passes through the training data. [default: 10]
+    samples
+        The weight, from 0 to 1, of images drawn from the model in the loss. [default: 0]
+    out
+        The folder of the new run. [default: the folder of the run with -improved after its name]
+    set_
+        Another option as key=value; may be repeated: batch_size, learning_rate, schedule, clip_norm, ema, weight_decay,
+        augmentation, patience, seed.
+    data
+        The new location of the run's data, if it has moved.
+    json
+        Print the result as JSON.
+    """
+    from gpin.runs import improve_run
+    from gpin.runs.settings import values_by_key
+
+    given = {name: value for name, value in {"epochs": epochs, "samples": samples}.items() if value is not None}
+    options = values_by_key(given, set_ or [])
+    found = improve_run(run, out=out, data=data, options=options, device=device, tell=tell)
+    if json:
+        scores = {"before": found.before, "after": found.after, "gain": found.gain}
+        print_json({"run": str(found.run.folder), "done_before": found.done, "validation_score": scores})
+        return
+    print(f"{'already done' if found.done else 'done'}: {found.run.folder}")
+    if found.done:  # otherwise training has said so
+        print(f"the validation score had risen from {number(found.before)} to {number(found.after)} nats")
+    if sys.stdout.isatty():
+        print(f"next: gpin evaluate {quoted(found.run.folder)}")
+
+
+@app.command(sort_key=8, help_epilogue="Example: `gpin export runs/digits-gp-1a2b3c4d -o encoder.onnx`")
 def export(run: RunFolder, /, *, out: Out, steps: int | None = None, json: Annotated[bool, Flag] = False) -> None:
     """Write the encoder as an ONNX model. It maps data, in their original units, to mean, std and uncertainty.
 

@@ -5,17 +5,20 @@ from gpin.runs.encode import encode_to_file
 from gpin.runs.evaluate import Evaluation, evaluate_run
 from gpin.runs.export import export_run
 from gpin.runs.folder import Run, open_run
+from gpin.runs.improve import ImprovedRun, improve_run
 from gpin.runs.settings import ModelSettings, RunSettings, read_settings, run_settings
 from gpin.runs.train import train
 
 __all__ = [
     "Evaluation",
+    "ImprovedRun",
     "ModelSettings",
     "Run",
     "RunSettings",
     "encode_to_file",
     "evaluate_run",
     "export_run",
+    "improve_run",
     "open_run",
     "read_settings",
     "reconstruct_to_file",

@@ -1,7 +1,8 @@
 """Training: one loop for every method, in one process or several, that can be interrupted and resumed."""
 
 from gpin.training.history import Epoch, History
+from gpin.training.improve import Improvement, improve
 from gpin.training.loop import OnEpoch, fit
 from gpin.training.settings import TrainingConfig
 
-__all__ = ["Epoch", "History", "OnEpoch", "TrainingConfig", "fit"]
+__all__ = ["Epoch", "History", "Improvement", "OnEpoch", "TrainingConfig", "fit", "improve"]
