@@ -33,7 +33,7 @@ from gpin.distributions import DiagonalNormal
 BATCH, LATENT_DIM = 128, 50
 SHAPE = (1, 28, 28)
 LARGE_SHAPE = (3, 32, 32)  # where the paper's features are 512 wide
-TRAINING_STEPS = 300  # for the VAE on whose posteriors line searches are timed
+TRAINING_STEPS = 300  # for the models on whose posteriors steps and line searches are timed
 
 STATUS = Path("/proc/self/status")  # Linux only
 
@@ -53,7 +53,8 @@ class Method:
         options: Options for gpin.build.
         encode: Makes x → q(z|x) from the model; by default `vae.encode`.
         group: Its name for `--only`; by default the method's name in the library.
-        trained: Whether the time depends on the weights, which are then taken from a trained VAE.
+        trained: Whether the time depends on the weights, which are then taken from a trained VAE, or from a trained
+            model of the method if it takes natural-gradient steps.
         calls: The number of calls per repeat; methods with one call take long enough to need no warm-up.
         share: The fraction of the repeats in which it is timed.
         paper: The paper's milliseconds for a batch of MNIST, d = 50.
@@ -124,6 +125,21 @@ METHODS = [
         )
         for steps, paper in ((1, 9.7), (2, 18.1), (4, 32.2), (8, 60.8))
     ),
+    *(
+        Method(
+            label,
+            {"method": "natural"},
+            encode=lambda vae, steps=steps: partial(vae.encode, steps=steps),
+            trained=True,
+            at_most=at_most,
+            train=steps == 1,
+        )
+        for label, steps, at_most in (
+            ("Natural, encoder only", 0, 1.2),
+            ("Natural (1 step, default)", 1, 5.0),
+            ("Natural (2 steps)", 2, 9.0),
+        )
+    ),
     Method("SA (4), line search (default)", {"method": "sa"}, trained=True, calls=1),
     *(
         Method(f"IAF ({flows})", {"method": "iaf", "flows": flows}, paper=paper)
@@ -163,9 +179,9 @@ def digits() -> Tensor:
 
 
 @cache
-def trained_vae() -> gpin.VAE:
-    """A plain VAE after some training on the digits: with untrained ones, line searches accept nearly every step."""
-    vae = gpin.build(SHAPE, "vae", LATENT_DIM, seed=0)
+def trained(method: str, latent_dim: int) -> gpin.VAE:
+    """A model after some training on the digits: with an untrained one, line searches accept nearly every step."""
+    vae = gpin.build(SHAPE, method, latent_dim, seed=0)
     vae.prepare(digits())
     step = training_step(vae)
     for _ in range(TRAINING_STEPS):
@@ -173,9 +189,9 @@ def trained_vae() -> gpin.VAE:
     return vae
 
 
-def make(method: Method) -> gpin.VAE:
+def make(method: Method, latent_dim: int) -> gpin.VAE:
     """The model of a method, with all its components, and with covariances that are not multiples of the identity."""
-    vae = gpin.build(SHAPE, latent_dim=LATENT_DIM, seed=0, **method.options)
+    vae = gpin.build(SHAPE, latent_dim=latent_dim, seed=0, **method.options)
     vae.prepare(digits())
     for stage in range(len(vae.inference.stages())):
         vae.inference.begin_stage(stage)
@@ -185,8 +201,10 @@ def make(method: Method) -> gpin.VAE:
             process.reset(1.0)  # large enough for a wrong covariance to show in the moments
             for parameter in process.parameters():
                 parameter += 0.03 * torch.randn(parameter.shape, generator=noise)
-    if method.trained:
-        source, encoder = trained_vae(), getattr(vae.inference, "base", vae.inference)
+    if method.trained and vae.inference.takes_steps:
+        vae.load_state_dict(trained(vae.inference.name, latent_dim).state_dict())
+    elif method.trained:
+        source, encoder = trained("vae", latent_dim), getattr(vae.inference, "base", vae.inference)
         encoder.load_state_dict(source.inference.state_dict())
         vae.decoder.load_state_dict(source.decoder.state_dict())
         vae.likelihood.load_state_dict(source.likelihood.state_dict())
@@ -218,9 +236,9 @@ class Task:
         return (self.clock() - start) / self.calls
 
 
-def inference_task(method: Method, clock: Callable[[], float]) -> Task:
+def inference_task(method: Method, latent_dim: int, clock: Callable[[], float]) -> Task:
     """Encode a batch and draw one z per instance."""
-    vae = make(method).eval()
+    vae = make(method, latent_dim).eval()
     encode = method.encode(vae) if method.encode else vae.encode
     x = digits()[:BATCH]
 
@@ -244,9 +262,9 @@ def training_step(vae: gpin.VAE) -> Callable[[Tensor], object]:
     return step
 
 
-def training_task(method: Method, clock: Callable[[], float]) -> Task:
+def training_task(method: Method, latent_dim: int, clock: Callable[[], float]) -> Task:
     """One training step."""
-    return Task(partial(training_step(make(method)), digits()[:BATCH]), clock=clock)
+    return Task(partial(training_step(make(method, latent_dim)), digits()[:BATCH]), clock=clock)
 
 
 @dataclass(frozen=True)
@@ -334,17 +352,19 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="default: all, %(default)s")
     parser.add_argument("--repeats", type=int, default=40, help="interleaved rounds; default: %(default)s")
     parser.add_argument("--only", default=",".join(groups), help="some of %(default)s; the VAE is always included")
+    parser.add_argument("--latent-dim", type=int, default=LATENT_DIM, help="default: %(default)s")
     parser.add_argument("--cpu", action="store_true", help="processor time, which is steadier than wall-clock time")
     parser.add_argument("--json", action="store_true", help="print JSON, with seconds, instead of tables")
     parser.add_argument(
         "--save", action="store_true", help=f"write {tables.MEASURED.name} and the tables in the documents"
     )
     arguments = parser.parse_args()
-    if arguments.threads < 1 or arguments.repeats < 2:
-        parser.error("--threads must be at least 1 and --repeats at least 2")
+    dim = arguments.latent_dim
+    if arguments.threads < 1 or arguments.repeats < 2 or dim < 1:
+        parser.error("--threads and --latent-dim must be at least 1, and --repeats at least 2")
     only = arguments.only.split(",")
-    if arguments.save and arguments.only != parser.get_default("only"):
-        parser.error("--save needs all methods: leave out --only")
+    if arguments.save and (arguments.only != parser.get_default("only") or dim != LATENT_DIM):
+        parser.error("--save needs all methods and the default latent dimension: leave out --only and --latent-dim")
     if unknown := [name for name in only if name not in groups]:
         parser.error(f"--only: unknown {', '.join(map(repr, unknown))}; choose from {', '.join(groups)}")
     torch.set_num_threads(arguments.threads)
@@ -353,7 +373,7 @@ def main() -> None:
     methods = [method for method in METHODS if method.name in ("vae", *only)]
 
     memory = in_fresh_process(peak_memory, arguments.threads) if STATUS.exists() and "gp" in only else None
-    times = compare({method.label: inference_task(method, clock) for method in methods}, arguments.repeats)
+    times = compare({method.label: inference_task(method, dim, clock) for method in methods}, arguments.repeats)
     inference = [
         {
             "label": method.label,
@@ -375,14 +395,14 @@ def main() -> None:
     ]
     trained = [method for method in methods if method.train]
     steps = (
-        compare({method.label: training_task(method, clock) for method in trained}, arguments.repeats)
+        compare({method.label: training_task(method, dim, clock) for method in trained}, arguments.repeats)
         if trained[1:]
         else {}
     )
     training = [{"label": label, **steps[label].row()} for label in steps]
     setting = {
         "batch": BATCH,
-        "latent_dim": LATENT_DIM,
+        "latent_dim": dim,
         "shape": SHAPE,
         "threads": arguments.threads,
         "repeats": arguments.repeats,
