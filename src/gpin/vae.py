@@ -317,16 +317,12 @@ class VAE(nn.Module):
             (torch.Size([100]), torch.Size([100]), torch.Size([100]))
         """
         x = self.check(x)
-        if how not in HOW:
-            raise InputError(f"unknown how {how!r}: choose 'predicted', 'estimated' or 'refined'")
         if samples is not None and how != "refined":
             raise InputError("samples applies to how='refined' only")
         samples = whole_number(100 if samples is None else samples, "samples")
         steps, _ = check_steps(steps, None, None)
+        self.check_gap(how, steps)
         calibration = self._gpin_calibrations.get(steps)
-        if how == "predicted" and calibration is None:
-            call = "vae.calibrate(x)" if steps is None else f"vae.calibrate(x, steps={steps})"
-            raise InputError(f"the gap can be predicted only after calibration: call {call} with validation data first")
         parts = []
         with differentiable():
             for batch in (x.clone() if x.is_inference() else x).split(BATCH):
@@ -343,6 +339,14 @@ class VAE(nn.Module):
                 else:
                     parts.append(calibration.estimated(estimate_features(decrement, q), how))
         return Gap.join(parts)
+
+    def check_gap(self, how: str, steps: int | None = None) -> None:
+        """Raise InputError if :meth:`gap` cannot determine the gap in this way."""
+        if how not in HOW:
+            raise InputError(f"unknown how {how!r}: choose 'predicted', 'estimated' or 'refined'")
+        if how == "predicted" and steps not in self._gpin_calibrations:
+            call = "vae.calibrate(x)" if steps is None else f"vae.calibrate(x, steps={steps})"
+            raise InputError(f"the gap can be predicted only after calibration: call {call} with validation data first")
 
     @torch.no_grad()
     def calibrate(
@@ -379,6 +383,11 @@ class VAE(nn.Module):
                 gaps.append(refined_gap(self, batch, q, self.refine(batch), samples))
         calibration = Calibration.fit(torch.cat(features), torch.cat(estimates), chosen, torch.cat(gaps))
         self._gpin_calibrations = {**self._gpin_calibrations, steps: calibration}
+
+    @property
+    def calibrations(self) -> Calibrations:
+        """The calibrations of :meth:`gap` by the number of steps; None stands for the posterior of `encode(x)`."""
+        return self._gpin_calibrations
 
     @property
     def calibrated(self) -> bool:

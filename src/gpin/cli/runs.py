@@ -131,6 +131,7 @@ def encode(
     steps: int | None = None,
     tolerance: float | None = None,
     max_steps: int | None = None,
+    gap: Literal["predicted", "estimated", "refined", "none"] = "estimated",
     seed: int = 0,
     columns: Columns = None,
     key: Key = None,
@@ -139,12 +140,13 @@ def encode(
     device: Device = None,
     json: Annotated[bool, Flag] = False,
 ) -> None:
-    """Write latent codes, uncertainties and log-likelihoods, one row per instance.
+    """Write latent codes, gaps, uncertainties and log-likelihoods, one row per instance.
 
     The columns are row, counted from 0; file, for a folder of pictures; mean_0, … and std_0, … of the latent code;
     uncertainty, with its parts uncertainty_f (of the mean) and uncertainty_h (of the standard deviation), for methods
-    that have it; steps and remaining_gap, with --tolerance; log_likelihood in the units of the model, with its
-    diagnostics ess and khat.
+    that have it; gap, in nats, how far the code is from the best one that refinement finds, with the ends gap_low and
+    gap_high of an 80 % interval; with --tolerance instead steps and remaining_gap; log_likelihood in the units of the
+    model, with its diagnostics ess and khat.
 
     Parameters
     ----------
@@ -161,6 +163,9 @@ def encode(
         Continue the steps of an instance until its estimated remaining gap is at most this many nats.
     max_steps
         The maximum number of steps with --tolerance; 20 by default.
+    gap
+        How the amortization gap of each instance is determined: predicted from the encoder alone, which is the fastest;
+        estimated, with one decoder gradient; measured by refinement, which is slow; or not at all.
     seed
         Seeds all noise.
     json
@@ -178,6 +183,7 @@ def encode(
             steps=steps,
             tolerance=tolerance,
             max_steps=max_steps,
+            gap=gap,
             seed=seed,
             **options,
             device=device,

@@ -8,14 +8,15 @@ here.
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from gpin._core.errors import InputError
-from gpin.evaluation.gaps import amortization_gap, approximation_gap, grid_gaps, inference_gap
+from gpin.evaluation.gaps import Gap, amortization_gap, approximation_gap, grid_gaps, inference_gap
 from gpin.evaluation.importance import LogLikelihood
 from gpin.inference import ELBO, Uncertainty
 
@@ -32,6 +33,7 @@ __all__ = [
     "Reduction",
     "Score",
     "join_columns",
+    "known_gaps",
     "mean_and_error",
     "register",
     "share_above",
@@ -101,6 +103,7 @@ class Measurement:
         refined: log p(x) with refined proposals.
         elbo: The bound that training maximises, with its terms.
         uncertainty: The encoder's uncertainty.
+        gaps: The predicted and the estimated gap of the encoder, by these names, see :func:`known_gaps`.
         grid: The scores from a grid in two latent dimensions, see `gpin.evaluation.grid.grid_scores`.
         log_volume: Σ log scale over the dimensions of an instance: log p(value) = log p(x) − log_volume in the units
             of the data.
@@ -112,6 +115,7 @@ class Measurement:
     refined: LogLikelihood | None = None
     elbo: ELBO | None = None
     uncertainty: Uncertainty | None = None
+    gaps: Mapping[str, Gap] = field(default_factory=dict)
     grid: Columns | None = None
     log_volume: float | None = None
 
@@ -256,9 +260,19 @@ def with_derived(columns: Columns) -> dict[str, Tensor]:
 
 
 def join_columns(parts: Iterable[Columns]) -> dict[str, Tensor]:
-    """Concatenate the columns of several batches."""
+    """Concatenate the columns of several batches; where a part lacks a column that others have, it is NaN."""
     parts = list(parts)
-    return {name: torch.cat([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+    counts = [len(next(iter(part.values()))) for part in parts]
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {
+        name: torch.cat(
+            [
+                part[name] if name in part else torch.full((count,), math.nan, dtype=torch.float64)
+                for part, count in zip(parts, counts, strict=True)
+            ]
+        )
+        for name in names
+    }
 
 
 def shown_scores(names: Collection[str]) -> list[tuple[Score, bool]]:
@@ -278,6 +292,19 @@ def shown_scores(names: Collection[str]) -> list[tuple[Score, bool]]:
             rows.append((score, False))
             rows += [(detail, True) for detail in shown if detail.under == score.name]
     return rows
+
+
+def known_gaps(vae: "VAE", x: Tensor, steps: int | None = None) -> dict[str, Gap]:
+    """The estimated gap of x, and the predicted one of a model that is calibrated, by these names.
+
+    None is known for a decoder or a likelihood that cannot be differentiated.
+    """
+    found = {}
+    with suppress(InputError):
+        found["estimated"] = vae.gap(x, "estimated", steps=steps)
+        if steps in vae.calibrations:
+            found["predicted"] = vae.gap(x, "predicted", steps=steps)
+    return found
 
 
 # The registry ----------------------------------------------------------------------------------------
@@ -314,6 +341,42 @@ def _bits(proposal: str) -> Callable[[Measurement], Tensor | None]:
         return -(values - measurement.log_volume) / (measurement.x[0].numel() * math.log(2))
 
     return measure
+
+
+def _gap_scores(how: str, explanation: str, under: str | None = None) -> tuple[Score, Score, Score]:
+    """The gap of one kind, and the two ends of its interval."""
+
+    def measure(end: str) -> Callable[[Measurement], Tensor | None]:
+        def measured(measurement: Measurement) -> Tensor | None:
+            values = getattr(measurement.gaps[how], end) if how in measurement.gaps else None
+            return None if values is None or values.isnan().all() else values
+
+        return measured
+
+    gap = Score(
+        name=f"{how}_gap",
+        symbol=f"{how} gap",
+        title=f"{how} gap",
+        explanation=explanation,
+        unit="nats",
+        better="lower",
+        measure=measure("values"),
+        under=under,
+        table=None,
+    )
+    low, high = (
+        replace(
+            gap,
+            name=f"{gap.name}_{end}",
+            symbol=f"{gap.symbol}, {end}",
+            title=f"{side} end of the {gap.title}",
+            explanation=f"the {side} end of the 80 % interval of the {gap.title}",
+            measure=measure(end),
+            in_runs=False,
+        )
+        for end, side in (("low", "lower"), ("high", "upper"))
+    )
+    return gap, low, high
 
 
 def _grid(name: str) -> Callable[[Measurement], Tensor | None]:
@@ -520,6 +583,14 @@ _SCORES = (
             measure=_of("encoder", "mc_error"),
             under="log_likelihood",
         )
+    ),
+    *_gap_scores(
+        "estimated",
+        "an estimate of the amortization gap from one decoder gradient, the Newton decrement at the encoder's mean; "
+        "corrected with validation instances if the model is calibrated",
+    ),
+    *_gap_scores(
+        "predicted", "a prediction of the amortization gap from the encoder alone, without the decoder", "estimated_gap"
     ),
     Score(
         name="steps_taken",

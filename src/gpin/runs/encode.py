@@ -29,6 +29,7 @@ def encode_to_file(
     steps: int | None = None,
     tolerance: float | None = None,
     max_steps: int | None = None,
+    gap: str = "estimated",
     seed: int = 0,
     columns: Sequence[str] | None = None,
     key: str | None = None,
@@ -49,6 +50,7 @@ def encode_to_file(
             own.
         tolerance: The estimated remaining gap, in nats, at which the steps of an instance end.
         max_steps: The maximum number of steps with a tolerance.
+        gap: How the gap of each instance is determined, see `VAE.gap`; "none" leaves it out.
         seed: The seed of all noise.
         columns: The columns of a table.
         key: The array in an .npz archive.
@@ -70,6 +72,7 @@ def encode_to_file(
         steps=steps,
         tolerance=tolerance,
         max_steps=max_steps,
+        gap=gap,
         seed=seed,
         on_batch=on_batch,
     )
@@ -84,6 +87,7 @@ def encode_rows(
     steps: int | None = None,
     tolerance: float | None = None,
     max_steps: int | None = None,
+    gap: str = "estimated",
     seed: int = 0,
     on_batch: OnBatch | None = None,
 ) -> Iterator[Columns]:
@@ -91,9 +95,10 @@ def encode_rows(
 
     The columns are `row`; `file`, the path of an image within its folder, for a folder of images; `mean_0`, … and
     `std_0`, … of q(z|x); `uncertainty`, with its parts `uncertainty_f` of the posterior mean and `uncertainty_h` of the
-    posterior standard deviation, for methods that have it; `steps`, the natural-gradient steps taken, and
-    `remaining_gap`, the estimated gap in nats that is left, with a tolerance; `log_likelihood` in model units, with
-    `ess` and `khat`.
+    posterior standard deviation, for methods that have it; `gap`, the amortization gap in nats, with the ends
+    `gap_low` and `gap_high` of its interval if the model is calibrated; with a tolerance instead `steps`, the
+    natural-gradient steps taken, and `remaining_gap`, the estimated gap in nats that is left; `log_likelihood` in model
+    units, with `ess` and `khat`.
 
     Arguments:
         vae: The model.
@@ -102,11 +107,14 @@ def encode_rows(
         steps: The number of natural-gradient steps, see `VAE.encode`.
         tolerance: The estimated remaining gap, in nats, at which the steps of an instance end.
         max_steps: The maximum number of steps with a tolerance.
+        gap: "predicted", "estimated" or "refined", see `VAE.gap`, or "none".
         seed: The seed of all noise.
         on_batch: Called after each batch with the number of instances done and their total.
     """
     whole_number(samples, "samples", least=0)
     check_steps(steps, tolerance, max_steps)
+    if gap != "none":
+        vae.check_gap(gap, steps)
 
     def columns_of(numbers: np.ndarray, x: Tensor) -> Columns:
         q: Any = vae.encode(x, steps=steps, tolerance=tolerance, max_steps=max_steps)
@@ -124,6 +132,10 @@ def encode_rows(
             }
         if tolerance is not None:
             columns |= {"steps": _array(q.ascent.steps), "remaining_gap": _array(q.ascent.remaining_gap)}
+        elif gap != "none":
+            gaps = vae.gap(x, gap, steps=steps)
+            ends = {"gap": gaps.values, "gap_low": gaps.low, "gap_high": gaps.high}
+            columns |= {name: _array(end) for name, end in ends.items() if name == "gap" or not end.isnan().all()}
         if samples:
             ll = vae.log_likelihood(x, samples, steps=steps, tolerance=tolerance, max_steps=max_steps)
             columns |= {"log_likelihood": _array(ll.values), "ess": _array(ll.ess), "khat": _array(ll.khat)}

@@ -22,6 +22,7 @@ from gpin.evaluation.scores import (
     Columns,
     Measurement,
     join_columns,
+    known_gaps,
     mean_and_error,
     with_derived,
 )
@@ -129,6 +130,7 @@ def evaluate(
                 refined=likelihoods[-1] if proposal == "refined" else None,
                 elbo=bounds[-1],
                 uncertainty=vae.uncertainty(x) if vae.inference.has_uncertainty else None,
+                gaps=known_gaps(vae, x, steps if proposal == "encoder" else None) if tolerance is None else {},
                 log_volume=log_volume,
             )
             columns.append(measurement.columns())

@@ -136,14 +136,15 @@ def _write_about(run: Run, tell: Tell) -> None:
 
 
 def _save_model(run: Run, vae: VAE) -> None:
-    """Write the best weights unless they are there and intact."""
+    """Write the best weights with the calibration of their gap, unless they are there and intact."""
     try:
         saved = load(run.folder / "model")
     except VersionError:
         raise
     except InputError:
         saved = None
-    if saved is None or saved.config != run.model or saved.checksum() != vae.checksum():
+    same = saved is not None and saved.config == run.model and saved.checksum() == vae.checksum()
+    if not same or (saved.calibrations.keys() != vae.calibrations.keys()):
         vae.save(run.folder / "model")
 
 

@@ -23,6 +23,7 @@ from gpin._core.seeding import seeded
 from gpin.building import from_config
 from gpin.data import Batches, hold_out
 from gpin.training.augmentation import Augmentation
+from gpin.training.calibration import calibrate_with
 from gpin.training.checkpoints import Checkpoint, Checkpoints
 from gpin.training.history import Epoch, History, Metrics
 from gpin.training.interrupts import interruptible
@@ -64,6 +65,7 @@ def fit(
     on_epoch: OnEpoch | None = None,
     tell: Tell | None = None,
     identity: str | None = None,
+    calibrate: bool = True,
 ) -> History:
     """Train a VAE; afterwards it is in evaluation mode, with the weights of its best epoch on validation data.
 
@@ -108,6 +110,8 @@ def fit(
             also covers their code, attributes, buffers, hooks and frozen parameters. It does not cover the initial
             values of trainable parameters, because a resumed run takes them from its checkpoint: models that differ
             only in the `seed` or `start` of `gpin.build` count as the same, so give each its own folder or identity.
+        calibrate: Calibrate `vae.gap` at the end, with at most 1,000 validation instances, of which at most 300 are
+            refined; with fewer than 50 there is no calibration. It takes seconds to minutes.
     """
     config = TrainingConfig.parse(
         {
@@ -155,6 +159,8 @@ def fit(
             run(trainer, store, tensorboard, progress, on_epoch, tell)
         finally:
             trainer.take_best()
+    if calibrate:
+        calibrate_with(vae, validation, config.seed, tell if processes.first else silent)
     return trainer.history
 
 

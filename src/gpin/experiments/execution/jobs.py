@@ -13,7 +13,7 @@ from gpin._core.files import checksum
 from gpin._core.seeding import seeded
 from gpin.data import Rows
 from gpin.evaluation.grid import grid_scores
-from gpin.evaluation.scores import Measurement, join_columns
+from gpin.evaluation.scores import Measurement, join_columns, known_gaps
 from gpin.runs import RunSettings
 from gpin.runs.rows import batches
 from gpin.vae import VAE
@@ -100,6 +100,7 @@ def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]
                     encoder=encoder,
                     refined=refined,
                     uncertainty=vae.uncertainty(x) if vae.inference.has_uncertainty else None,
+                    gaps=known_gaps(vae, x, steps),
                     grid=grid_scores(vae, x) if scoring.grid and steps is None else None,
                 )
                 parts[steps].append(measurement.columns())

@@ -1,0 +1,32 @@
+"""The calibration of a trained model's gap with its validation data."""
+
+import torch
+
+from gpin._core.errors import InputError
+from gpin._core.messages import Tell
+from gpin.data import Batches
+from gpin.evaluation.gap_prediction import LEAST, MOST, evenly_spaced
+from gpin.vae import VAE
+
+__all__ = ["calibrate_with"]
+
+REFINED = 300
+"""The largest number of validation instances that are refined."""
+
+
+def calibrate_with(vae: VAE, validation: Batches, seed: int, tell: Tell) -> None:
+    """Calibrate `vae.gap` with validation data, unless there are fewer instances than a calibration needs.
+
+    A decoder that cannot be refined, for instance because it draws random numbers, is reported and not calibrated.
+    """
+    if validation.size < LEAST:
+        return
+    chosen, start, parts = evenly_spaced(validation.size, MOST), 0, []
+    for x, _ in validation:
+        inside = chosen[(chosen >= start) & (chosen < start + len(x))] - start
+        parts.append(x[inside.to(x.device)])
+        start += len(x)
+    try:
+        vae.calibrate(torch.cat(parts), refined=REFINED, seed=seed)
+    except InputError as error:
+        tell(f"the gap of this model is not calibrated: {error}")
