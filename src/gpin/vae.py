@@ -93,7 +93,6 @@ class VAE(nn.Module):
     """The fingerprints of the model before and after its last training in a folder, by which `gpin.fit` recognises it;
     None if it was not needed. They are not saved."""
     _gpin_calibrations: Calibrations = {}
-    """The calibrations of :meth:`gap`, see :meth:`calibrate`; they are saved, and removed with the weights."""
 
     def __init__(
         self,

@@ -234,6 +234,32 @@ def test_other_weights_need_another_calibration(calibrated):
     assert not calibrated.calibrated
 
 
+def test_training_calibrates_with_the_validation_data_and_drops_what_was_before(calibrated):
+    x, seen = torch.rand(150, 6), torch.rand(60, 6)
+    before = calibrated.calibrations
+    gpin.fit(calibrated, x, seen, epochs=1, progress=False)
+    assert list(calibrated.calibrations) == [None]
+    assert calibrated.calibrations[None] is not before[None]
+    expected = calibrated.gap(x[:5], "predicted").values
+    calibrated.calibrate(seen, refined=300)
+    torch.testing.assert_close(calibrated.gap(x[:5], "predicted").values, expected)
+    gpin.fit(calibrated, x, seen, epochs=1, progress=False, calibrate=False)
+    assert not calibrated.calibrations
+    gpin.fit(calibrated, x, seen[:40], epochs=1, progress=False)  # too few
+    assert not calibrated.calibrations
+
+
+def test_training_says_why_a_model_cannot_be_calibrated():
+    class Noisy(torch.nn.Linear):
+        def forward(self, z):
+            return super().forward(z) + torch.randn(6)
+
+    vae, said = gpin.build((6,), "vae", latent_dim=2, decoder=Noisy(2, 6)), []
+    gpin.fit(vae, torch.rand(100, 6), torch.rand(60, 6), epochs=1, progress=False, tell=said.append)
+    assert not vae.calibrated
+    assert said[-1].startswith("the gap of this model is not calibrated: the Jacobian of the decoder")
+
+
 # Bad input -------------------------------------------------------------------------------------------
 
 

@@ -45,7 +45,26 @@ def test_senseless_steps_are_refused_before_anything_is_encoded(rows, small_mode
 
 def test_deterministic_towers_have_no_uncertainty(rows, small_model):
     (batch,) = encode_rows(small_model(towers="deterministic"), spread_rows(rows, 5), samples=0)
-    assert list(batch) == ["row", "mean_0", "mean_1", "std_0", "std_1"]
+    assert list(batch) == ["row", "mean_0", "mean_1", "std_0", "std_1", "gap"]
+
+
+@pytest.mark.parametrize("gap", ["predicted", "estimated", "refined", "none"])
+def test_the_gap_is_written_with_the_interval_of_a_calibrated_model(rows, small_model, gap):
+    vae, few = small_model("vae"), spread_rows(rows, 7)
+    vae.calibrate(rows[:60])
+    (batch,) = encode_rows(vae, few, samples=0, gap=gap)
+    names = {"none": [], "refined": ["gap"]}.get(gap, ["gap", "gap_low", "gap_high"])
+    assert list(batch) == ["row", "mean_0", "mean_1", "std_0", "std_1", *names]
+    if len(names) == 3:
+        found = vae.gap(few[:], gap)
+        for name, end in zip(names, (found.values, found.low, found.high), strict=True):
+            np.testing.assert_allclose(batch[name], end.numpy())
+
+
+def test_a_gap_that_cannot_be_determined_is_refused_before_the_first_row(rows, small_model):
+    for gap, said in (("predicted", "only after calibration"), ("guessed", "unknown how 'guessed'")):
+        with pytest.raises(gpin.InputError, match=said):
+            encode_rows(small_model("vae"), rows, gap=gap)
 
 
 def test_codes_of_pictures_carry_the_names_of_their_files(tmp_path):
@@ -60,7 +79,7 @@ def test_codes_of_pictures_carry_the_names_of_their_files(tmp_path):
     for ending, read in ((".csv", pyarrow.csv.read_csv), (".parquet", pyarrow.parquet.read_table)):
         write_table(tmp_path / f"codes{ending}", encode_rows(vae, rows, samples=0))
         table = read(tmp_path / f"codes{ending}")
-        assert table.column_names == ["row", "file", "mean_0", "std_0"]
+        assert table.column_names == ["row", "file", "mean_0", "std_0", "gap"]
         assert table["file"].to_pylist() == expected
     (few,) = encode_rows(vae, spread_rows(rows, 3), samples=0)
     assert few["file"].tolist() == [expected[i] for i in few["row"]] == [expected[i] for i in (0, 65, 131)]

@@ -38,6 +38,17 @@ def test_a_full_disk_is_a_sentence_with_the_folder(data, tmp_path, monkeypatch, 
     assert run.load(pytest.fail).checksum() == vae.checksum()
 
 
+def test_a_run_is_calibrated_once_with_its_validation_data(tmp_path, monkeypatch):
+    np.save(tmp_path / "data.npy", np.random.default_rng(0).normal(size=(700, 4)))
+    run, vae, _ = train(tmp_path / "data.npy", OPTIONS, out=tmp_path / "runs", progress=False)
+    x = run.data().test[:5]
+    found = run.load(pytest.fail).gap(x, "predicted")
+    np.testing.assert_allclose(found.values, vae.gap(x, "predicted").values)
+    monkeypatch.setattr(gpin.VAE, "calibrate", lambda *_, **__: pytest.fail("the run is calibrated already"))
+    _, again, _ = train(tmp_path / "data.npy", OPTIONS, out=tmp_path / "runs", progress=False)
+    np.testing.assert_allclose(again.gap(x, "predicted").values, found.values)
+
+
 def test_the_environment_is_that_of_the_beginning(data, tmp_path):
     run, _, _ = train(data, OPTIONS, out=tmp_path / "runs", progress=False)
     about = run.folder / "environment.json"

@@ -12,10 +12,12 @@ from gpin._core.errors import BusyError, InputError, TrainingError, VersionError
 from gpin._core.files import as_path, remove_unfinished, write_record
 from gpin._core.messages import Tell, silent, to_stderr
 from gpin.building import build, load
-from gpin.data import DataSet, open_source, split_and_scale
+from gpin.data import Batches, DataSet, Rows, open_source, split_and_scale
 from gpin.runs.folder import FORMAT, VERSION, Run, environment, open_run
+from gpin.runs.rows import BATCH
 from gpin.runs.settings import RunSettings
 from gpin.training import History, OnEpoch, fit
+from gpin.training.calibration import calibrate_with
 from gpin.training.processes import Processes
 from gpin.vae import VAE
 
@@ -102,11 +104,12 @@ def train(
             on_epoch=on_epoch,
             tell=speak,
             identity=run.identity,
+            calibrate=False,
             **settings.training.model_dump(),
         )
         if processes.first:
             with _writing(run.folder):
-                _save_model(run, vae)
+                _save_model(run, vae, parts.validation, speak)
     return run, vae, history
 
 
@@ -135,7 +138,7 @@ def _write_about(run: Run, tell: Tell) -> None:
         write_record(about, FORMAT, VERSION, environment())
 
 
-def _save_model(run: Run, vae: VAE) -> None:
+def _save_model(run: Run, vae: VAE, validation: Rows, tell: Tell) -> None:
     """Write the best weights with the calibration of their gap, unless they are there and intact."""
     try:
         saved = load(run.folder / "model")
@@ -143,9 +146,11 @@ def _save_model(run: Run, vae: VAE) -> None:
         raise
     except InputError:
         saved = None
-    same = saved is not None and saved.config == run.model and saved.checksum() == vae.checksum()
-    if not same or (saved.calibrations.keys() != vae.calibrations.keys()):
-        vae.save(run.folder / "model")
+    if saved is not None and saved.config == run.model and saved.checksum() == vae.checksum():
+        vae._gpin_calibrations = saved.calibrations
+        return
+    calibrate_with(vae, Batches(validation, BATCH), run.settings.training.seed, tell)
+    vae.save(run.folder / "model")
 
 
 @contextlib.contextmanager
