@@ -314,3 +314,15 @@ def test_codes_of_another_width_are_refused(fitted):
 def test_nothing_is_answered_before_fitting(ask):
     with pytest.raises(NotFittedError):
         getattr(small(), ask)(1 if ask == "sample" else X)
+
+
+def test_the_gap_of_each_row_survives_pickling():
+    X = np.random.default_rng(0).normal(size=(600, 4))
+    model = GPVAE(epochs=1, method="vae", random_state=0).fit(X)
+    again = pickle.loads(pickle.dumps(model))
+    for how in ("predicted", "estimated", "refined"):
+        found = model.gap(X[:300], how)
+        assert found.shape == (300,)
+        np.testing.assert_allclose(again.gap(X[:300], how), found)
+    np.testing.assert_allclose(found[:5], model.gap(X[:5], "refined"), atol=1.0)
+    assert (model.gap(X[:5], steps=8) >= 0).all()  # not calibrated: the Newton decrement itself

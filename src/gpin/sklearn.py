@@ -19,6 +19,7 @@ from gpin._core.inputs import positive_number, whole_number
 from gpin._core.messages import silent
 from gpin._core.seeding import seeded
 from gpin.building import VAEConfig, build, from_config
+from gpin.evaluation.gap_prediction import pack_calibrations, unpack_calibrations
 from gpin.inference import method_named
 from gpin.likelihoods import LikelihoodConfig
 from gpin.networks import ArchitectureConfig, check_shape
@@ -208,6 +209,17 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         parts = [self.vae_.decode(z) for z in torch.tensor(codes).split(ROWS)]
         return torch.cat(parts).flatten(1).numpy().astype(codes.dtype)
 
+    def gap(self, X: ArrayLike, how: str = "estimated", *, steps: int | None = None) -> Array:
+        """How far each row's code is from the best one that refinement finds, in nats, `(n_samples,)`; see `VAE.gap`.
+
+        Arguments:
+            X: `(n_samples, n_features)`.
+            how: "predicted" needs at least 50 held-out rows in `fit`; "estimated"; or "refined", which is slow.
+                `vae_.gap` also returns intervals.
+            steps: The number of natural-gradient steps after which the gap is determined.
+        """
+        return self._by_batches(lambda x: self.vae_.gap(x, how, steps=steps).values, self._checked(X))
+
     def uncertainty(self, X: ArrayLike) -> Array:
         """The uncertainty of the encoder about its answer, `(n_samples,)`; only for methods that have one ("gp")."""
         return self._by_batches(lambda x: self.vae_.uncertainty(x).total, self._checked(X))
@@ -269,6 +281,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if "vae_" in state:
             vae = state.pop("vae_")
             state["_config"], state["_weights"] = vae.config.model_dump(mode="json"), vae.packed()
+            state["_calibrations"] = pack_calibrations(vae.calibrations)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -280,6 +293,8 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 state["vae_"] = vae = from_config(config)
             vae.to(dtype=weights[next(name for name, _ in vae.named_parameters())].dtype)
             vae.load_state_dict(weights)
+            if (calibrations := state.pop("_calibrations", None)) is not None:  # older pickles have none
+                vae._gpin_calibrations = unpack_calibrations(calibrations)
             vae.eval()
         super().__setstate__(state)
 

@@ -150,8 +150,8 @@ def test_codes_are_those_of_the_encoder_on_scaled_data(gpin, files, runs, tmp_pa
 def test_a_method_without_uncertainty_has_no_such_column(gpin, files, runs, tmp_path):
     said = gpin("encode", runs["plain"], files / "table.npy", "-o", tmp_path / "z.parquet", "--samples", 0, "--json")
     assert said.code == 0, said.err
-    assert json.loads(said.out)["columns"] == ["row", "mean_0", "mean_1", "std_0", "std_1"]
-    assert list(read(tmp_path / "z.parquet")) == ["row", "mean_0", "mean_1", "std_0", "std_1"]
+    assert json.loads(said.out)["columns"] == ["row", "mean_0", "mean_1", "std_0", "std_1", "gap"]
+    assert list(read(tmp_path / "z.parquet")) == ["row", "mean_0", "mean_1", "std_0", "std_1", "gap"]
 
 
 def test_columns_are_found_by_name_or_by_position(gpin, files, runs, tmp_path):

@@ -56,7 +56,7 @@ def test_the_scores_are_those_of_the_model_instance_by_instance(method, rows):
     vae = gpin.build((1, 8, 8), method, 2, architecture={"width": 16}, seed=0).eval()
     found = score_instances(vae, rows, SCORING)
     said = ["uncertainty", "uncertainty_f", "uncertainty_h"] if method == "gp" else []
-    assert set(found) == {*SCORES, *said}
+    assert set(found) == {*SCORES, "estimated_gap", *said}
     assert all(column.shape == (10,) and np.isfinite(column).all() for column in found.values())
     assert np.array_equal(found["instance"], rows.rows)
     torch.manual_seed(99)
