@@ -1,4 +1,4 @@
-"""Every command and every line of Python in the tutorials and how-tos runs, in the order of the page."""
+"""Every command and every line of Python in the tutorials, the how-tos and the page of `natural` runs, in order."""
 
 import contextlib
 import glob
@@ -21,7 +21,10 @@ from gpin.likelihoods import LIKELIHOODS
 from gpin.networks import ARCHITECTURES
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = [DOCS / "getting-started.md", *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])]
+PAGES = [
+    *(DOCS / name for name in ("getting-started.md", "natural.md")),
+    *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")]),
+]
 BLOCK = re.compile(r"^```(python|sh|sh fails)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

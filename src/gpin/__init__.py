@@ -1,4 +1,4 @@
-"""Amortized inference for variational autoencoders: eight methods behind one interface."""
+"""Amortized inference for variational autoencoders: nine methods behind one interface."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = App(
     name="gpin",
     version=f"gpin {__version__}",
-    help="Amortized inference for variational autoencoders: eight methods behind one interface.",
+    help="Amortized inference for variational autoencoders: nine methods behind one interface.",
     help_format="markdown",
     help_epilogue="Example: `gpin train digits`, or `gpin demo`\n\n"
     "Exit codes: 0 success, 1 failure, 2 usage error, 130 interrupted.",
