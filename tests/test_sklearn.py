@@ -326,3 +326,15 @@ def test_the_gap_of_each_row_survives_pickling():
         np.testing.assert_allclose(again.gap(X[:300], how), found)
     np.testing.assert_allclose(found[:5], model.gap(X[:5], "refined"), atol=1.0)
     assert (model.gap(X[:5], steps=8) >= 0).all()  # not calibrated: the Newton decrement itself
+
+
+def test_further_options_of_training_are_passed_on_and_checked():
+    X = np.random.default_rng(0).normal(size=(60, 5))
+    options = {"epochs": 2, "random_state": 0, "method": "vae"}
+    plain, averaged = (GPVAE(**options, training=given).fit(X) for given in (None, {"ema": 0.9, "weight_decay": 0.1}))
+    assert plain.validation_scores_ != averaged.validation_scores_
+    for wrong in ({"epochs": 3}, {"decay": 0.1}, "cosine"):
+        with pytest.raises(InputError, match="training must be a mapping of schedule, clip_norm, ema"):
+            GPVAE(**options, training=wrong).fit(X)
+    with pytest.raises(InputError, match="augmentation='shift' is for images"):
+        GPVAE(**options, training={"augmentation": "shift"}).fit(X)

@@ -32,10 +32,13 @@ if victim and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 for name, (method, options, settings) in cases.items():
     options = {"architecture": {"channels": (4, 4), "width": 8}, **options}
     vae = gpin.build((1, 8, 8), method, 2, seed=0, **options)
+    better = settings.pop("improve", None)
     last = settings.pop("last", 100)  # only the first process is asked whether to go on
     history = gpin.fit(vae, x, folder=f"{folder}/{name}", checkpoint_seconds=0, progress=False,
                        on_epoch=lambda number, epoch: number < last,
                        **{"epochs": 3, "batch_size": 16, "learning_rate": 2e-3, **settings})
+    if better is not None:
+        gpin.improve(vae, x, batch_size=16, progress=False, **better)
     if rank == 0:
         vae.save(f"{folder}/{name}/result")
     else:
@@ -52,7 +55,7 @@ CASES = {
     "rme": ("rme", {"components": 2}, {"patience": 1}),
     "residual": ("vae", {"likelihood": "heteroscedastic", "architecture": "residual"}, {"last": 2}),
     "hf": ("hf", {}, {"kl_warmup": 1.5, "augmentation": "shift+flip"}),
-    "me": ("me", {}, {"weight_decay": 0.5, "ema": 0.9}),
+    "me": ("me", {}, {"weight_decay": 0.5, "ema": 0.9, "improve": {"epochs": 2, "samples": 0.5}}),
     "iaf": ("iaf", {}, {"batch_size": 17}),  # whose last batch has one instance only
 }
 
