@@ -48,8 +48,8 @@ def test_the_terminal_shows_table_digits_and_report(demo, width):
         assert paragraph in words
     assert verdict(demo.comparison) in words
     assert relation(demo.comparison, demo.gp) in words
-    assert "most certain of" in words
-    assert "least certain of" in words
+    assert "infers best" in words
+    assert "infers worst" in words
     assert str(demo.folder / "report.html") in text
     assert all(cell_len(line) <= width for line in text.splitlines() if str(demo.folder) not in line)
     assert "\x1b" not in text

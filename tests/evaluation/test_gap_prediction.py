@@ -241,7 +241,7 @@ def test_training_calibrates_with_the_validation_data_and_drops_what_was_before(
     assert list(calibrated.calibrations) == [None]
     assert calibrated.calibrations[None] is not before[None]
     expected = calibrated.gap(x[:5], "predicted").values
-    calibrated.calibrate(seen, refined=300)
+    calibrated.calibrate(seen)
     torch.testing.assert_close(calibrated.gap(x[:5], "predicted").values, expected)
     gpin.fit(calibrated, x, seen, epochs=1, progress=False, calibrate=False)
     assert not calibrated.calibrations

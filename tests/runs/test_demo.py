@@ -18,7 +18,8 @@ def demo(tmp_path_factory):
 
 def test_all_files_are_there(demo):
     assert {path.name for path in demo.folder.iterdir()} == {"report.html", "results.json", "figures", "runs"}
-    figures = {"curves", "inference-gap", "reconstructions", "samples-gp", "samples-vae", "uncertainty"}
+    figures = {"curves", "reconstructions"}
+    figures |= {f"{name}-{method}" for name in ("gap", "inference-gap", "samples") for method in ("gp", "vae")}
     assert {path.name for path in (demo.folder / "figures").iterdir()} == {f"{name}.png" for name in figures}
     runs = [open_run(folder) for folder in (demo.folder / "runs").iterdir()]
     assert sorted(run.model.method for run in runs) == ["gp", "vae"]
@@ -32,7 +33,7 @@ def test_the_saved_models_are_the_ones_reported(demo):
 
 
 def test_the_readme_picture_is_small(demo):
-    png = (demo.folder / "figures" / "uncertainty.png").read_bytes()
+    png = (demo.folder / "figures" / "gap-gp.png").read_bytes()
     assert len(png) < 150_000
     assert int.from_bytes(png[16:20], "big") == 1000  # the width, in PNG's header
 
@@ -56,6 +57,11 @@ def test_the_record_is_json_and_agrees_with_the_models(demo):
     certain, uncertain = record["uncertainty"]["most_certain"], record["uncertainty"]["least_certain"]
     assert [d["uncertainty"] for d in certain] == sorted(d["uncertainty"] for d in certain)
     assert max(d["uncertainty"] for d in certain) < min(d["uncertainty"] for d in uncertain)
+    smallest, largest = record["gap"]["smallest"], record["gap"]["largest"]
+    assert [d["gap"] for d in smallest] == sorted(d["gap"] for d in smallest)
+    assert max(d["gap"] for d in smallest) < min(d["gap"] for d in largest)
+    found = Correlation.of(demo.gap, demo.gp.of_chosen["inference_gap"])
+    assert record["gap"]["spearman_with_inference_gap"] == pytest.approx(found.rho)
     found = Correlation.of(demo.uncertainty, demo.gp.of_chosen["inference_gap"])
     assert record["uncertainty"]["spearman_with_inference_gap"] == pytest.approx(found.rho)
 

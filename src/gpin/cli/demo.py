@@ -13,8 +13,8 @@ def demo(
 ) -> None:
     """Compare a VAE and a GP encoder on scikit-learn's digits, offline and in about a minute.
 
-    The command trains both models, compares them on test digits, and shows which digits the GP encoder is most and
-    least certain of. It writes report.html, results.json, the figures and the runs into a folder. The same command
+    The command trains both models, compares them on test digits, and shows which digits the GP encoder infers best and
+    worst. It writes report.html, results.json, the figures and the runs into a folder. The same command
     resumes unfinished runs, reuses finished ones, and writes the other files again.
 
     Parameters

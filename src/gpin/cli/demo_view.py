@@ -1,4 +1,4 @@
-"""What `gpin demo` prints: the comparison, and the digits that the GP encoder is most and least certain of."""
+"""What `gpin demo` prints: the comparison, and the digits that the GP encoder infers best and worst."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ __all__ = ["half_blocks", "show"]
 
 
 def show(demo: Demo, console: Console) -> None:
-    """Print the comparison with its results, the most and least certain digits, and the path of the report."""
+    """Print the comparison with its results, the digits inferred best and worst, and the path of the report."""
     comparison = demo.comparison
     for paragraph in lead(comparison):
         console.print(f"\n{paragraph}")
@@ -26,8 +26,9 @@ def show(demo: Demo, console: Console) -> None:
     console.print()
     console.print(verdict(comparison))
     console.print(caution(comparison), style="dim")
-    _show_digits(demo, demo.most_certain, "Test digits that the GP encoder is most certain of", console)
-    _show_digits(demo, demo.least_certain, "Test digits that the GP encoder is least certain of", console)
+    what = "Test digits that the GP encoder infers"
+    _show_digits(demo, demo.smallest_gap, f"{what} best, with their estimated gap in nats", console)
+    _show_digits(demo, demo.largest_gap, f"{what} worst, with their estimated gap in nats", console)
     console.print(f"\n{relation(comparison, demo.gp)}", style="dim")
     console.print(Text.assemble("\nReport: ", (str(demo.report), "bold")), soft_wrap=True)
 
@@ -62,7 +63,7 @@ def _show_digits(demo: Demo, chosen: Sequence[int], title: str, console: Console
     for line in half_blocks(images, coloured):
         console.print(Text("  ").append(line))
     labels = [f"a {demo.labels[i]}" for i in chosen]
-    values = [f"{demo.uncertainty[i].item():#.2g}" for i in chosen]
+    values = [f"{demo.gap[i].item():#.2g}" for i in chosen]
     for cells in (labels, values):
         console.print(Text("  " + "   ".join(f"{cell:^8}" for cell in cells).rstrip(), style="dim"))
 

@@ -36,7 +36,7 @@ METHODS = ("vae", "gp")
 OPTIONS = {"latent_dim": 16, "learning_rate": 1e-3, "batch_size": 128}
 """The settings of both runs, chosen on validation digits."""
 SHOWN = 6
-"""The number of digits that are shown as most certain, and as least certain."""
+"""The number of digits that are shown with the smallest gap, and with the largest."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,22 @@ class Demo:
         return self.gp.uncertainty
 
     @property
+    def gap(self) -> Tensor:
+        """The estimated gap of the GP encoder for each test digit in nats, `(N,)`."""
+        assert self.gp.gap is not None
+        return self.gp.gap
+
+    @property
+    def smallest_gap(self) -> list[int]:
+        """Test digits, that with the smallest estimated gap first."""
+        return self.gap.argsort()[:SHOWN].tolist()
+
+    @property
+    def largest_gap(self) -> list[int]:
+        """Test digits, that with the largest estimated gap first."""
+        return self.gap.argsort().flip(0)[:SHOWN].tolist()
+
+    @property
     def most_certain(self) -> list[int]:
         """Test digits, the most certain first."""
         return self.uncertainty.argsort()[:SHOWN].tolist()
@@ -87,7 +103,9 @@ class Demo:
         data, other = comparison.data, comparison.scored[1]
         parts = {name: len(getattr(data, name)) for name in ("train", "validation", "test")}
         scores = self.gp.of_chosen
-        found = Correlation.of(scores["uncertainty"], scores["inference_gap"])
+        estimated, found = (
+            Correlation.of(scores[name], scores["inference_gap"]) for name in ("estimated_gap", "uncertainty")
+        )
         baseline = Correlation.of(-scores["elbo"], scores["inference_gap"])
         return without_nan(
             {
@@ -101,6 +119,12 @@ class Demo:
                         for proposal in ("encoder", "refined")
                     },
                     "sentence": verdict(comparison),
+                },
+                "gap": {
+                    "smallest": [self._digit_record(i) for i in self.smallest_gap],
+                    "largest": [self._digit_record(i) for i in self.largest_gap],
+                    "spearman_with_inference_gap": estimated.rho,
+                    "spearman_with_inference_gap_stderr": estimated.stderr,
                 },
                 "uncertainty": {
                     "most_certain": [self._digit_record(i) for i in self.most_certain],
@@ -135,7 +159,12 @@ class Demo:
         }
 
     def _digit_record(self, index: int) -> dict[str, Any]:
-        return {"index": index, "label": self.labels[index], "uncertainty": self.uncertainty[index].item()}
+        return {
+            "index": index,
+            "label": self.labels[index],
+            "gap": self.gap[index].item(),
+            "uncertainty": self.uncertainty[index].item(),
+        }
 
 
 def run_demo(

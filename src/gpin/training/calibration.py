@@ -10,7 +10,7 @@ from gpin.vae import VAE
 
 __all__ = ["calibrate_with"]
 
-REFINED = 300
+REFINED = 500
 """The largest number of validation instances that are refined."""
 
 

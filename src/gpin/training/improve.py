@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from gpin._core.errors import InputError
-from gpin._core.messages import Tell, to_stderr
+from gpin._core.messages import Tell, silent, to_stderr
 from gpin._core.seeding import seeded
 from gpin.data import Batches
 from gpin.generative import frozen
 from gpin.training.augmentation import Augmentation
+from gpin.training.calibration import calibrate_with
 from gpin.training.history import History
 from gpin.training.loop import OnEpoch, as_batches, check_model, run
 from gpin.training.processes import Processes
@@ -128,6 +129,7 @@ def improve(
             run(trainer, progress=progress, on_epoch=on_epoch, tell=tell)
         finally:
             trainer.take_best()
+    calibrate_with(vae, held, config.seed, tell if processes.first else silent)
     history = trainer.history
     result = Improvement(history.epochs, history.best, history.stopped, trainer.before)
     if processes.first:

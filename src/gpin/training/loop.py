@@ -110,7 +110,7 @@ def fit(
             also covers their code, attributes, buffers, hooks and frozen parameters. It does not cover the initial
             values of trainable parameters, because a resumed run takes them from its checkpoint: models that differ
             only in the `seed` or `start` of `gpin.build` count as the same, so give each its own folder or identity.
-        calibrate: Calibrate `vae.gap` at the end, with at most 1,000 validation instances, of which at most 300 are
+        calibrate: Calibrate `vae.gap` at the end, with at most 1,000 validation instances, of which at most 500 are
             refined; with fewer than 50 there is no calibration. It takes seconds to minutes.
     """
     config = TrainingConfig.parse(

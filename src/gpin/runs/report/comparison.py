@@ -320,14 +320,30 @@ def caution(comparison: Comparison) -> str:
 
 
 def relation(comparison: Comparison, one: ScoredRun) -> str:
-    """How the uncertainty is correlated with the inference gap, in words."""
-    gap = one.of_chosen["inference_gap"]
-    found = Correlation.of(one.of_chosen["uncertainty"], gap)
-    baseline = Correlation.of(-one.of_chosen["elbo"], gap)
-    count = comparison.several(len(one.chosen))
+    """How the estimated gap and other guides are correlated with the inference gap, in words."""
+    scores = one.of_chosen
+    gap, count = scores["inference_gap"], comparison.several(len(one.chosen))
+    found = Correlation.of(scores["estimated_gap"], gap)
     if math.isnan(found.rho):
-        return f"Uncertainty against the inference gap: {count} cannot be ranked."
+        return f"Estimated gap against the inference gap: {count} cannot be ranked."
+    guides = {"predicted gap": scores.get("predicted_gap"), "uncertainty": scores.get("uncertainty")}
+    others = [
+        f"{Correlation.of(values, gap)} for the {name}"
+        for name, values in {**guides, "negative ELBO": -scores["elbo"]}.items()
+        if values is not None
+    ]
     return (
-        f"Uncertainty of {one.name} against its inference gap: Spearman correlation {found} over {count} of the test "
-        f"part, so {found.in_words('where the gap is larger')}. For the negative ELBO, the baseline, it is {baseline}."
+        f"Estimated gap of {one.name} against its inference gap: Spearman correlation {found} over {count} of the test "
+        f"part, so {found.in_words('where the inference gap is larger')}. For comparison: {', '.join(others)}."
+        + _covered(one)
     )
+
+
+def _covered(one: ScoredRun) -> str:
+    """A sentence about the share of the intervals that cover the gap; empty for a model that is not calibrated."""
+    scores = one.of_chosen
+    if "estimated_gap_low" not in scores:
+        return ""
+    measured, low, high = (scores[name] for name in ("amortization_gap", "estimated_gap_low", "estimated_gap_high"))
+    share = ((measured >= low) & (measured <= high)).double().mean().item()
+    return f" Its 80 % intervals, calibrated on validation data, cover the amortization gap of {100 * share:.0f} %."

@@ -14,7 +14,7 @@ from gpin.report.images import image_grid, image_png, pairs
 from gpin.runs.report.scored_run import ScoredRun
 from gpin.runs.rows import batches, spread_rows
 
-__all__ = ["Display", "curves", "inference_gap", "pngs", "reconstructions", "samples", "tiles", "uncertainty_strip"]
+__all__ = ["Display", "curves", "gap_strip", "inference_gap", "pngs", "reconstructions", "samples", "tiles"]
 
 SIDE = 96
 """The longest side of an image in pixels; larger images are subsampled."""
@@ -85,15 +85,15 @@ def _png(images: np.ndarray, across: int) -> bytes:
 
 
 def tiles(one: ScoredRun, data: DataSet, display: Display, count: int) -> list[Tile]:
-    """Test images from the least uncertain to the most, at evenly spaced ranks, each above its reconstruction."""
-    assert one.uncertainty is not None
-    chosen = plots.even_ranks(one.uncertainty, count)
+    """Test images from the smallest estimated gap to the largest, at evenly spaced ranks, above reconstructions."""
+    assert one.gap is not None
+    chosen = plots.even_ranks(one.gap, count)
     x = data.test.__getitems__(chosen)
     found = []
     for i, image, again in zip(chosen.tolist(), display(x), display(one.vae.reconstruct(x)), strict=True):
-        value = f"{one.uncertainty[i].item():#.2g}"
+        value = f"{one.gap[i].item():#.2g}"
         pictures = [image_png(image_grid(pixels[None], columns=1)) for pixels in (image, again)]
-        found.append(Tile(pictures, f"Test image {i} and its reconstruction, uncertainty {value}", value))
+        found.append(Tile(pictures, f"Test image {i} and its reconstruction, estimated gap {value} nats", value))
     return found
 
 
@@ -105,31 +105,32 @@ def curves(scored: Sequence[ScoredRun], noun: str) -> plots.Figure:
 
 
 def inference_gap(one: ScoredRun, index: int) -> plots.Figure:
-    """Uncertainty against the inference gap, in the colour of the run."""
-    uncertainty = one.of_chosen["uncertainty"]
+    """The estimated gap against the inference gap, in the colour of the run."""
+    gap = one.of_chosen["estimated_gap"]
     return plots.scatter(
-        uncertainty,
+        gap,
         one.of_chosen["inference_gap"],
-        f"uncertainty of {one.name}",
+        f"estimated gap of {one.name}, nats",
         "inference gap, nats",
         index=index,
-        log_x=bool(uncertainty.min() > 0),
+        log_x=bool(gap.min() > 0),
     )
 
 
-def uncertainty_strip(one: ScoredRun, data: DataSet, display: Display) -> plots.Figure:
-    """Test images from certain to uncertain, each above its reconstruction, in a figure ten inches wide."""
-    assert one.uncertainty is not None
+def gap_strip(one: ScoredRun, data: DataSet, display: Display) -> plots.Figure:
+    """Test images from the smallest estimated gap to the largest, above reconstructions, ten inches wide."""
+    assert one.gap is not None
     x = data.test[:]
     with seeded(0):
         rebuilt = one.vae.reconstruct(x)
     return plots.ordered_strip(
         display(x),
-        one.uncertainty,
+        one.gap,
         display(rebuilt),
         columns=12,
         rows=2,
-        title=f"Test images, with the uncertainty of {one.name} above and its reconstructions below",
+        title=f"Test images, with the estimated gap of {one.name} in nats above and its reconstructions below",
+        label="estimated gap",
     )
 
 
@@ -143,8 +144,8 @@ def pngs(scored: Sequence[ScoredRun], data: DataSet, noun: str, seed: int) -> di
         with seeded(0):
             rows.append(display(one.vae.reconstruct(x)))
         found[f"samples-{one.name}"] = samples(one, display, seed)
-        if one.uncertainty is not None:
-            found["uncertainty"] = plots.png(uncertainty_strip(one, data, display), dpi=100)
-            found["inference-gap"] = plots.png(inference_gap(one, index))
+        if one.gap is not None:
+            found[f"gap-{one.name}"] = plots.png(gap_strip(one, data, display), dpi=100)
+            found[f"inference-gap-{one.name}"] = plots.png(inference_gap(one, index))
     found["reconstructions"] = image_png(pairs(*rows), scale=8)
     return found

@@ -32,7 +32,7 @@ from gpin.runs.rows import random_rows, spread_rows
 __all__ = ["compose", "write_report"]
 
 MOST = 5
-"""The number of most uncertain instances that are shown."""
+"""The number of instances with the largest gap that are shown."""
 COLUMNS = 10
 """The number of columns that are shown for an instance of a table."""
 DESCRIBED = 20
@@ -90,13 +90,14 @@ def compose(comparison: Comparison) -> Page:
     else:
         _rebuilt_rows(page, comparison)
         _drawn_columns(page, comparison)
-    with_uncertainty = [i for i, one in enumerate(comparison.scored) if one.uncertainty is not None]
-    for i in with_uncertainty:
-        one, alone = comparison.scored[i], len(with_uncertainty) == 1
+    alone = len(comparison.scored) == 1
+    for i, one in enumerate(comparison.scored):
+        if one.gap is None:
+            continue
         if display is None:
-            _most_uncertain(page, comparison, one)
+            _largest_gaps(page, comparison, one)
         else:
-            _from_certain(page, comparison, one, display, count=36 if alone else 24)
+            _by_gap(page, comparison, one, display, count=36 if alone else 24)
         _finds(page, comparison, one, i, alone)
     _settings(page, comparison)
     return page
@@ -291,62 +292,62 @@ def _left_out(comparison: Comparison, shown: int) -> str:
     return f" The first {shown} of {count} columns are shown." if count > shown else ""
 
 
-# Uncertainty -----------------------------------------------------------------------------------------
+# The gap ---------------------------------------------------------------------------------------------
 
 
-WHAT = (
-    "Uncertainty is the variance of the encoder’s own output, summed over the latent dimensions; one pass through the "
-    "encoder gives both."
-)
+def _what(comparison: Comparison) -> str:
+    return (
+        f"The estimated gap says in nats how far the posterior that the encoder infers for {comparison.one} is from "
+        "the best one; it takes one gradient of the decoder."
+    )
 
 
-def _from_certain(page: Page, comparison: Comparison, one: ScoredRun, display: figures.Display, count: int) -> None:
-    """`count` test images from certain to uncertain."""
-    section = page.section(f"What {one.name} is certain of")
+def _by_gap(page: Page, comparison: Comparison, one: ScoredRun, display: figures.Display, count: int) -> None:
+    """`count` test images from the smallest estimated gap to the largest."""
+    section = page.section(f"Which images {one.name} infers well")
     section.tiles(figures.tiles(one, comparison.data, display, count))
     section.text(
-        f"Test images from the least uncertain to the most, at evenly spaced ranks among all "
-        f"{len(comparison.data.test):,}: the image, its reconstruction by {one.name}, and its uncertainty. {WHAT} See "
-        "for yourself whether the last ones look more unusual than the first.",
+        f"Test images from the smallest estimated gap to the largest, at evenly spaced ranks among all "
+        f"{len(comparison.data.test):,}: the image, its reconstruction by {one.name}, and its estimated gap in nats. "
+        f"{_what(comparison)} See for yourself whether the last ones look more unusual than the first.",
         kind="note",
     )
 
 
-def _most_uncertain(page: Page, comparison: Comparison, one: ScoredRun) -> None:
-    """The test instances with the largest uncertainty, by their numbers."""
-    assert one.uncertainty is not None
+def _largest_gaps(page: Page, comparison: Comparison, one: ScoredRun) -> None:
+    """The test instances with the largest estimated gap, by their numbers."""
+    assert one.gap is not None
     noun, test = comparison.noun, comparison.data.test
-    order = one.uncertainty.argsort(descending=True, stable=True)[:20].tolist()
+    order = one.gap.argsort(descending=True, stable=True)[:20].tolist()
     places = test.rows[order].tolist()
-    rows = [["uncertainty", *(f"{one.uncertainty[i].item():#.2g}" for i in order[:MOST])]]
+    rows = [["estimated gap, nats", *(f"{one.gap[i].item():#.2g}" for i in order[:MOST])]]
     if not comparison.images:
         rows += _by_column(comparison, comparison.data.scaling.undo(test.__getitems__(order[:MOST])))
-    section = page.section(f"What {one.name} is least certain of")
+    section = page.section(f"Which {noun}s {one.name} infers worst")
     section.table(Table(["", *(f"{noun.capitalize()} {place}" for place in places[:MOST])], rows))
-    median = f"{one.uncertainty.median().item():#.2g}"
+    median = f"{one.gap.median().item():#.2g}"
     following = f" Next come {noun}s {', '.join(map(str, places[MOST:]))}." if places[MOST:] else ""
     section.text(
-        f"The test {noun}s with the largest uncertainty, of {len(test):,}; the median of all is {median}.{following} "
-        f"{WHAT} {_row_note(comparison)}" + ("" if comparison.images else _left_out(comparison, COLUMNS)),
+        f"The test {noun}s with the largest estimated gap, of {len(test):,}; the median of all is {median}.{following} "
+        f"{_what(comparison)} {_row_note(comparison)}" + ("" if comparison.images else _left_out(comparison, COLUMNS)),
         kind="note",
     )
 
 
 def _finds(page: Page, comparison: Comparison, one: ScoredRun, index: int, alone: bool) -> None:
-    """Uncertainty against the inference gap, for the `index`-th run."""
+    """The estimated gap against the inference gap, for the `index`-th run."""
     noun, count = comparison.noun, len(one.chosen)
-    section = page.section(f"Does {'' if alone else f'{one.name}’s '}uncertainty find the difficult {noun}s?")
+    section = page.section(f"Does the estimated gap{'' if alone else f' of {one.name}'} find the difficult {noun}s?")
     section.drawing(
         plots.svg(figures.inference_gap(one, index)),
-        alt=f"Uncertainty of {one.name} against the inference gap, one point for each of {comparison.several(count)}.",
+        alt=f"Estimated gap of {one.name} against the inference gap, a point for each of {comparison.several(count)}.",
     )
     section.text(relation(comparison, one), kind="key")
-    line = f"The line joins the medians of ten groups of equal size; it rises if uncertainty finds difficult {noun}s. "
+    line = f"The line joins the medians of ten groups of equal size; it rises if the estimate finds difficult {noun}s. "
     section.text(
         f"Each point is a test {noun}. Its inference gap is the refined log-likelihood minus the ELBO of "
         f"the encoder’s posterior: what is lost by using that posterior. {line if count >= 50 else ''}The negative "
-        "ELBO is the baseline to beat; it needs the decoder as well, and has an advantage, since it is part of the gap "
-        "itself.",
+        "ELBO is a simple baseline, but it has an advantage, since it is part of the inference gap itself.",
         kind="note",
     )
 

@@ -66,6 +66,11 @@ class ScoredRun:
         """The uncertainty of the encoder, `(N,)`; None for a method that has none."""
         return self.encoder.columns.get("uncertainty")
 
+    @property
+    def gap(self) -> Tensor | None:
+        """The estimated gap of the encoder in nats, `(N,)`; None for a decoder that cannot be differentiated."""
+        return self.encoder.columns.get("estimated_gap")
+
     @cached_property
     def of_chosen(self) -> Columns:
         """The scores of the chosen instances, each `(n,)`: those of either proposal, and those that need both."""
