@@ -63,7 +63,7 @@ def _show_digits(demo: Demo, chosen: Sequence[int], title: str, console: Console
     for line in half_blocks(images, coloured):
         console.print(Text("  ").append(line))
     labels = [f"a {demo.labels[i]}" for i in chosen]
-    values = [f"{demo.gap[i].item():#.2g}" for i in chosen]
+    values = [f"{demo.gap[i].item():.1f}" for i in chosen]
     for cells in (labels, values):
         console.print(Text("  " + "   ".join(f"{cell:^8}" for cell in cells).rstrip(), style="dim"))
 

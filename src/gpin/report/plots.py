@@ -158,17 +158,19 @@ def ordered_strip(
     rows: int = 2,
     title: str = "",
     label: str = "uncertainty",
+    form: str = "#.2g",
 ) -> Figure:
-    """Images from the least to the most uncertain, at evenly spaced ranks, each with its value.
+    """Images from the smallest value to the largest, at evenly spaced ranks, each with its value.
 
     Arguments:
         images: The images, `(count, channels, height, width)`.
-        values: The uncertainty of each image, `(count,)`.
+        values: The value of each image, such as its uncertainty, `(count,)`.
         reconstructions: Images of the same shape, drawn below `images`.
         columns: The number of images per row.
         rows: The number of rows.
         title: The heading of the figure.
         label: The name of the values.
+        form: The format specification of the values.
     """
     values = np.asarray(values, dtype=float)
     chosen = even_ranks(values, rows * columns)
@@ -184,7 +186,7 @@ def ordered_strip(
             axes = figure.add_subplot(grid[divmod(i, columns)])
             axes.imshow(pixels, interpolation="nearest")
             axes.set_axis_off()
-            axes.set_title(f"{values[index]:#.2g}", fontsize=9.5, color=LIGHT["muted"], pad=4)
+            axes.set_title(f"{values[index]:{form}}", fontsize=9.5, color=LIGHT["muted"], pad=4)
         if title:
             figure.suptitle(title, x=0.012, ha="left", fontsize=12.5, fontweight="bold")
         figure.supxlabel(f"{label}: least, top left → most, bottom right", fontsize=9.5, color=LIGHT["muted"])

@@ -218,8 +218,8 @@ def test_the_estimated_gap_is_set_against_the_inference_gap(pages, images):
     assert list(found.groups()) == expected
     texts = re.findall('estimated gap (\\S*) nats"', pages["images"])
     ordered = gap.sort().values
-    assert texts[0] == f"{ordered[0]:#.2g}"
-    assert texts[23] == f"{ordered[-1]:#.2g}"
+    assert texts[0] == f"{ordered[0]:.1f}"
+    assert texts[23] == f"{ordered[-1]:.1f}"
 
 
 def test_rows_of_a_table_are_in_its_units(pages, table):

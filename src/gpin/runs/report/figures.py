@@ -91,7 +91,7 @@ def tiles(one: ScoredRun, data: DataSet, display: Display, count: int) -> list[T
     x = data.test.__getitems__(chosen)
     found = []
     for i, image, again in zip(chosen.tolist(), display(x), display(one.vae.reconstruct(x)), strict=True):
-        value = f"{one.gap[i].item():#.2g}"
+        value = f"{one.gap[i].item():.1f}"
         pictures = [image_png(image_grid(pixels[None], columns=1)) for pixels in (image, again)]
         found.append(Tile(pictures, f"Test image {i} and its reconstruction, estimated gap {value} nats", value))
     return found
@@ -131,6 +131,7 @@ def gap_strip(one: ScoredRun, data: DataSet, display: Display) -> plots.Figure:
         rows=2,
         title=f"Test images, with the estimated gap of {one.name} in nats above and its reconstructions below",
         label="estimated gap",
+        form=".1f",
     )
 
 

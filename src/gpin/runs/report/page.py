@@ -320,12 +320,12 @@ def _largest_gaps(page: Page, comparison: Comparison, one: ScoredRun) -> None:
     noun, test = comparison.noun, comparison.data.test
     order = one.gap.argsort(descending=True, stable=True)[:20].tolist()
     places = test.rows[order].tolist()
-    rows = [["estimated gap, nats", *(f"{one.gap[i].item():#.2g}" for i in order[:MOST])]]
+    rows = [["estimated gap, nats", *(f"{one.gap[i].item():.1f}" for i in order[:MOST])]]
     if not comparison.images:
         rows += _by_column(comparison, comparison.data.scaling.undo(test.__getitems__(order[:MOST])))
     section = page.section(f"Which {noun}s {one.name} infers worst")
     section.table(Table(["", *(f"{noun.capitalize()} {place}" for place in places[:MOST])], rows))
-    median = f"{one.gap.median().item():#.2g}"
+    median = f"{one.gap.median().item():.1f}"
     following = f" Next come {noun}s {', '.join(map(str, places[MOST:]))}." if places[MOST:] else ""
     section.text(
         f"The test {noun}s with the largest estimated gap, of {len(test):,}; the median of all is {median}.{following} "
