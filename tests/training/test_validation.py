@@ -70,7 +70,7 @@ def test_training_and_validation_that_part_are_named_once():
         "score fell from 32.0 to 22.0"
     )
     assert "\n" not in said[9]
-    assert all(name in said[9] for name in ("patience", "augmentation", "weight_decay", "ema", "cosine"))
+    assert all(name in said[9] for name in ("patience", "augmentation", "weight_decay", "ema", "improve"))
 
 
 @pytest.mark.parametrize(

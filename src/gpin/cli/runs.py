@@ -344,7 +344,7 @@ def improve(
     epochs
         The number of passes through the training data. [default: 10]
     samples
-        The weight, from 0 to 1, of images drawn from the model in the loss. [default: 0]
+        The weight, from 0 to 1, of images drawn from the model in the loss. [default: 0.2]
     out
         The folder of the new run. [default: the folder of the run with -improved after its name]
     set_

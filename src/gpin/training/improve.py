@@ -51,7 +51,7 @@ def improve(
     x: Any,
     validation: Any = None,
     *,
-    samples: float = 0.0,
+    samples: float = 0.2,
     epochs: int = 10,
     batch_size: int = 128,
     learning_rate: float = 5e-4,
@@ -62,6 +62,7 @@ def improve(
     augmentation: Augmentation = "none",
     patience: int | None = None,
     seed: int = 0,
+    calibrate: bool = True,
     progress: bool | None = None,
     on_epoch: OnEpoch | None = None,
     tell: Tell | None = None,
@@ -69,8 +70,8 @@ def improve(
     """Train the encoder of a trained model further; its decoder and likelihood stay as they are, bit for bit.
 
     An encoder overfits sooner than a decoder, and a decoder that has stopped changing is an easier target. This is the
-    reverse half-asleep training of Zhang et al. (2022): the ELBO of real images and, on request, −log q(z|x) of pairs
-    (x, z) that are drawn from the model. The model keeps the weights with the best validation score, those it had
+    reverse half-asleep training of Zhang et al. (2022): the ELBO of real images, and −log q(z|x) of pairs (x, z) that
+    are drawn from the model. The model keeps the weights with the best validation score, those it had
     before included, so that the score never falls.
 
     Arguments:
@@ -89,6 +90,7 @@ def improve(
         augmentation: See `clip_norm`.
         patience: See `clip_norm`.
         seed: The seed of the order of the data, the held-out part and all noise.
+        calibrate: Calibrate `vae.gap` again at the end, as in `gpin.fit`, since another encoder has other gaps.
         progress: Show a progress bar; by default if stderr is a terminal.
         on_epoch: As in `gpin.fit`.
         tell: Called with messages for the user, such as the gain at the end; by default they are printed on stderr.
@@ -132,6 +134,8 @@ def improve(
     calibrate_with(vae, held, config.seed, tell if processes.first else silent)
     history = trainer.history
     result = Improvement(history.epochs, history.best, history.stopped, trainer.before)
+    if calibrate:
+        calibrate_with(vae, held, config.seed, tell if processes.first else silent)
     if processes.first:
         tell(_sentence(result))
     return result

@@ -104,7 +104,7 @@ def warning_of_overfitting(epochs: list[Epoch]) -> str | None:
     return None
 
 
-REMEDY = "more data, schedule='cosine', ema, weight_decay or augmentation may help, and patience ends such a training"
+REMEDY = "augmentation (for images), weight_decay, ema, or gpin.improve afterwards may help, and patience ends it early"
 
 
 def _score(epoch: Epoch) -> float:
