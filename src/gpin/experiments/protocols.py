@@ -264,7 +264,8 @@ TIMED_ROWS = ("vae", *_rows("sa", 1, 2, 4, 8), *_rows("iaf", 1, 2, 4, 8), "gp")
 ABLATIONS = tuple(name for name, variant in VARIANTS.items() if variant.ablation)
 # The paper's SA steps hardly move. VLAE is left out because its Jacobians of a convolutional decoder take 0.3 s per
 # step at d = 10 and 1.7 s at d = 50: twenty minutes or nearly two hours per run, and a table should take one hour.
-DESK_ROWS = ("vae", "sa-2-search", "iaf-2", "hf-2", "me-2", "rme-2", "gp", *ABLATIONS)
+NATURAL_ROWS = ("natural-0", "natural", "natural-2", "natural-4")
+DESK_ROWS = ("vae", "sa-2-search", "iaf-2", "hf-2", "me-2", "rme-2", "gp", *NATURAL_ROWS, *ABLATIONS)
 
 DIMS = {"paper": (10, 20, 50), "desk": (10, 50)}
 EXPERIMENTS = {

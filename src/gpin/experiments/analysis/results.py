@@ -71,6 +71,8 @@ class VariantResult:
         by_uncertainty: The rank correlation of the amortization gap with the encoder's uncertainty, mean over runs;
             None if it has no uncertainty.
         by_elbo: The rank correlation of the amortization gap with −ELBO, which every encoder has.
+        by_gap: The rank correlations of the amortization gap with the estimated and with the predicted gap; None for
+            runs that were scored without them.
         parameters: The number of trainable parameters.
         collapsed: The splits on which all samples of the encoder, or all of the refined proposals, have equal weight:
             the decoder ignores the code. (Or the proposals are the true posteriors, as they can be in toy problems.)
@@ -83,6 +85,7 @@ class VariantResult:
     differences: tuple[Difference, ...]
     by_uncertainty: Correlation | None
     by_elbo: Correlation | None
+    by_gap: tuple[Correlation | None, Correlation | None]
     parameters: int
     collapsed: tuple[int, ...]
 
@@ -250,6 +253,10 @@ class Results:
             differences=tuple(difference for difference in found if difference is not None),
             by_uncertainty=_correlation(splits, "uncertainty", "amortization_gap"),
             by_elbo=_correlation(splits, "elbo", "amortization_gap", sign=-1),
+            by_gap=(
+                _correlation(splits, "estimated_gap", "amortization_gap"),
+                _correlation(splits, "predicted_gap", "amortization_gap"),
+            ),
             parameters=int(about["size"][0]),
             collapsed=tuple(
                 split

@@ -198,17 +198,20 @@ def _differences(title: str, variants: Sequence[VariantResult]) -> ResultTable:
 
 def _diagnostics(title: str, variants: Sequence[VariantResult]) -> ResultTable:
     columns = _score_columns("diagnostics", variants)
-    head = ["", *(score.symbol for score in columns), "ρ unc.", "ρ −ELBO", "size"]
-    rows = [
-        [
-            _name(variant),
-            *(_score_cell(score, variant) for score in columns),
-            "" if variant.by_uncertainty is None else str(variant.by_uncertainty),
-            "" if variant.by_elbo is None else str(variant.by_elbo),
-            f"{variant.parameters:,}",
-        ]
-        for variant in variants
-    ]
+    gaps = any(correlation is not None for variant in variants for correlation in variant.by_gap)
+    predictors = ["ρ unc.", "ρ −ELBO", *(["ρ estimated", "ρ predicted"] if gaps else [])]
+    head = ["", *(score.symbol for score in columns), *predictors, "size"]
+    rows = []
+    for variant in variants:
+        correlations = (variant.by_uncertainty, variant.by_elbo, *(variant.by_gap if gaps else ()))
+        rows.append(
+            [
+                _name(variant),
+                *(_score_cell(score, variant) for score in columns),
+                *("" if correlation is None else str(correlation) for correlation in correlations),
+                f"{variant.parameters:,}",
+            ]
+        )
     notes = [
         f"{_explained(columns)} ± is the standard deviation over runs. Two numbers are the means over runs with "
         "proposals of the encoder / with refined ones.",
@@ -216,6 +219,12 @@ def _diagnostics(title: str, variants: Sequence[VariantResult]) -> ResultTable:
         "GP's uncertainty (unc.), and with −ELBO, which every encoder has: the baseline to beat (it shares its noise "
         "with the gap). Size: the number of parameters.",
     ]
+    if gaps:
+        notes.append(
+            "ρ estimated and ρ predicted: the same with the gap that is estimated from one decoder gradient, and with "
+            "the one predicted from the encoder alone, both calibrated on validation data. Runs that were scored "
+            "before these existed have none."
+        )
     return ResultTable(f"{title}: amortization gap and diagnostics", head, rows, notes=notes)
 
 
