@@ -269,9 +269,10 @@ class LowRankNormal(LatentNormal):
         return self.loc + self.scale * (own + (self.directions @ along.unsqueeze(-1)).squeeze(-1))
 
     def _inner(self) -> Tensor:
-        """The Cholesky factor of I + Uᵀ U, `(..., rank, rank)`."""
+        """The Cholesky factor of I + Uᵀ U, `(..., rank, rank)`; NaN where U is not finite or too large for it."""
         eye = torch.eye(self.directions.shape[-1], dtype=self.loc.dtype, device=self.loc.device)
-        return torch.linalg.cholesky(eye + self.directions.mT @ self.directions)
+        factor, failed = torch.linalg.cholesky_ex(eye + self.directions.mT @ self.directions)
+        return factor.where((failed == 0)[..., None, None], torch.nan)
 
     def _log_det(self) -> Tensor:
         """½ log|Σ|, `(...)`."""

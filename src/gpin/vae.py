@@ -36,6 +36,7 @@ from gpin.evaluation.importance import LogLikelihood, importance_weighted
 from gpin.inference import ELBO, InferenceModel, Uncertainty
 from gpin.likelihoods import Likelihood
 from gpin.refinement import QuasiNewton, QuasiNewtonConfig
+from gpin.refinement.natural import MOST_STEPS
 
 if TYPE_CHECKING:
     from gpin.building import VAEConfig
@@ -56,11 +57,18 @@ def check_steps(steps: int | None, tolerance: float | None, max_steps: int | Non
     if tolerance is None:
         if max_steps is not None:
             raise InputError("max_steps applies only with a tolerance: give tolerance in nats, or steps alone")
-        return None if steps is None else whole_number(steps, "steps", least=0), None
+        return None if steps is None else _at_most(whole_number(steps, "steps", least=0), "steps"), None
     if steps is not None:
         raise InputError("give either steps, the same number for all instances, or tolerance with max_steps")
-    most = whole_number(MAX_STEPS if max_steps is None else max_steps, "max_steps", least=0)
+    most = _at_most(whole_number(MAX_STEPS if max_steps is None else max_steps, "max_steps", least=0), "max_steps")
     return most, positive_number(tolerance, "tolerance")
+
+
+def _at_most(steps: int, name: str) -> int:
+    """The number of natural-gradient steps, unless it is too large."""
+    if steps > MOST_STEPS:
+        raise InputError(f"{name} must be at most {MOST_STEPS}, got {steps}: use vae.refine to come closer to the mode")
+    return steps
 
 
 class Reconstruction(NamedTuple):
@@ -154,7 +162,7 @@ class VAE(nn.Module):
         `tolerance`, the encoder's posterior is improved by natural-gradient steps, which use its covariance as their
         metric and cost one decoder gradient each: m ← m + αΣ∇log p(x, m). A step never lowers log p(x, m). This works
         with every method, but best with "natural", which is trained for it. The result is detached, and its attribute
-        `ascent` holds the number of steps taken for each instance and the estimated remaining gap.
+        `ascent` holds the number of steps taken for each instance and, with a tolerance, the estimated remaining gap.
 
         Arguments:
             x: `(batch, *shape)`.

@@ -144,6 +144,8 @@ def test_every_method_can_take_steps_until_a_tolerance(method):
         ({"tolerance": 1.0, "max_steps": -1}, "max_steps must be a whole number of at least 0, got -1"),
         ({"max_steps": 3}, "max_steps applies only with a tolerance"),
         ({"steps": 1, "tolerance": 1.0}, "give either steps"),
+        ({"steps": 2000}, "steps must be at most 1000, got 2000"),
+        ({"tolerance": 1.0, "max_steps": 2000}, "max_steps must be at most 1000, got 2000"),
     ],
 )
 def test_senseless_steps_are_refused(arguments, message):

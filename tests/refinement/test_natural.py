@@ -126,6 +126,22 @@ def test_an_instance_keeps_its_last_good_answer_where_the_decoder_returns_nan():
     assert loose.mean.isfinite().all()
 
 
+class Kinked(nn.Module):
+    """A decoder with finite values whose gradient is not finite at z = 0."""
+
+    def forward(self, z):
+        return z[..., :1].abs().sqrt().expand(*z.shape[:-1], 4)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
+def test_an_instance_stays_where_the_gradient_is_not_finite(mode):
+    vae = gpin.build((4,), "vae", 2, decoder=Kinked(), seed=0).eval()
+    q = DiagonalNormal(torch.zeros(3, 2, requires_grad=True), torch.ones(3, 2))
+    with mode():
+        found = Natural(NaturalConfig(steps=2))(torch.rand(3, 4), q, vae)
+    assert torch.equal(found.mean, torch.zeros(3, 2))
+
+
 def test_a_decoder_without_gradients_is_refused_in_a_sentence():
     class Constant(nn.Module):
         def forward(self, z):

@@ -26,6 +26,9 @@ from gpin.refinement.base import Refinement
 
 __all__ = ["Ascent", "Natural", "NaturalConfig", "newton_decrement"]
 
+MOST_STEPS = 1000
+"""The largest number of steps."""
+
 
 def newton_decrement(
     gradient: Float[Tensor, "batch d"], direction: Float[Tensor, "batch d"]
@@ -44,7 +47,7 @@ class NaturalConfig(MethodConfig):
         trials: How many step sizes are tried before an instance stays where it is.
     """
 
-    steps: int = Field(default=1, ge=0, le=1000)
+    steps: int = Field(default=1, ge=0, le=MOST_STEPS)
     step_size: float = Field(default=1.0, gt=0, le=1)
     backtracking: float = Field(default=0.25, gt=0, lt=1)
     trials: int = Field(default=4, ge=1, le=16)
@@ -113,21 +116,24 @@ class Natural(Refinement[LatentNormal]):
             direction = q.covariance_times(gradient)
             with torch.no_grad():
                 size, _ = self._accepted(x, mean, direction, value, model, self.sizes)
-            mean = mean + size.unsqueeze(-1) * direction
-            gradients.append(gradient.detach())
-            sizes.append(size.unsqueeze(-1))
+            size = size.unsqueeze(-1)
+            # An instance that does not move keeps its mean even where its gradient is not finite: 0 · NaN is NaN.
+            mean = mean + size * direction.where(size > 0, 0.0)
+            gradients.append(gradient.detach().nan_to_num(0.0, 0.0, 0.0))
+            sizes.append(size)
         return mean, gradients, sizes
 
     @staticmethod
     def _accepted(
         x: Tensor, mean: Tensor, direction: Tensor, value: Tensor, model: Generative, sizes: list[float]
     ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-        """The first of the sizes with log p(x, mean + α direction) ≥ value, or 0, and log p there, each `(batch,)`."""
+        """The first of the sizes with a finite log p(x, mean + α direction) ≥ value, or 0, and log p there, each
+        `(batch,)`."""
         accepted, reached = torch.zeros_like(value), value.clone()
         pending = torch.arange(len(x), device=x.device)
         for size in sizes:
             trial = log_joint_alone(model, x[pending], mean[pending] + size * direction[pending])
-            better = trial >= value[pending]
+            better = (trial >= value[pending]) & trial.isfinite()
             accepted[pending[better]], reached[pending[better]] = size, trial[better]
             pending = pending[~better]
             if not len(pending):
@@ -154,7 +160,7 @@ class Natural(Refinement[LatentNormal]):
                 reached = log_joint_alone(model, x[moving], trial)
             else:
                 reached, slope = log_joint_and_gradient(model, x[moving], trial)
-            better = reached >= value[moving]
+            better = (reached >= value[moving]) & reached.isfinite()
             arrived, pending = moving[better], moving[~better]
             mean[arrived], value[arrived] = trial[better], reached[better]
             if not last:
