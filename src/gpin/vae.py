@@ -328,10 +328,12 @@ class VAE(nn.Module):
             raise InputError("samples applies to how='refined' only")
         samples = whole_number(100 if samples is None else samples, "samples")
         steps, _ = check_steps(steps, None, None)
+        if self.inference.takes_steps and steps == self.inference.options.steps:
+            steps = None  # the method's own posterior, for which the model is calibrated
         self.check_gap(how, steps)
         calibration = self._gpin_calibrations.get(steps)
         parts = []
-        with differentiable():
+        with differentiable(), evaluating(self):
             for batch in (x.clone() if x.is_inference() else x).split(BATCH):
                 if how == "predicted" and calibration is not None:
                     parts.append(calibration.predicted(self.inference.features(batch, self), how))
@@ -344,7 +346,7 @@ class VAE(nn.Module):
                 if calibration is None:
                     parts.append(Gap.without_interval(decrement.double(), how))
                 else:
-                    parts.append(calibration.estimated(estimate_features(decrement, q), how))
+                    parts.append(calibration.estimate(estimate_features(decrement, q), how))
         return Gap.join(parts)
 
     def check_gap(self, how: str, steps: int | None = None) -> None:
@@ -496,6 +498,7 @@ class VAE(nn.Module):
         except RuntimeError:
             raise InputError("cannot start from a VAE with another data shape or architecture") from None
         self.prepared.copy_(trained.prepared)
+        self._gpin_calibrations = {}
         return self
 
     def parameter_groups(self, learning_rate: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
@@ -553,8 +556,9 @@ class VAE(nn.Module):
 
     def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
         """Replace the weights, as for any module, and remove the calibrations of :meth:`gap`."""
+        result = super().load_state_dict(*arguments, **options)
         self._gpin_calibrations = {}
-        return super().load_state_dict(*arguments, **options)
+        return result
 
     def packed(self) -> bytes:
         """The weights in the safetensors format."""

@@ -164,6 +164,68 @@ def test_calibrated_gaps_of_a_linear_gaussian_model_cover_the_known_divergence()
         assert found.values.median() == pytest.approx(exact.median().item(), rel=0.1)
 
 
+@pytest.mark.parametrize("scale", [1.0, 3.0, 10.0, 1e2, 1e6])
+def test_the_estimate_does_not_explode_far_from_the_calibration(scale):
+    """On data that a bent decoder has never produced, it stays within a factor of ten of the decrement."""
+    vae = gpin.build((6,), "vae", 2, architecture={"width": 16}, seed=0).eval()
+    x = torch.randn(300, 6)
+    vae.prepare(x)
+    vae.calibrate(x)
+    far = scale * torch.randn(50, 6)
+    found = vae.gap(far)
+    with torch.no_grad():
+        raw = estimated_gap(vae, far, vae.encode(far))
+    assert (found.low <= found.values).all()
+    assert (found.values <= found.high).all()
+    assert (found.values < 10 * raw + 10).all()
+    large = raw > 100
+    assert (found.values[large] > raw[large] / 10).all()
+
+
+class Opaque(torch.autograd.Function):
+    """The identity, which torch can differentiate backwards only."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class OpaqueDecoder(torch.nn.Linear):
+    def forward(self, z):
+        return Opaque.apply(super().forward(z))
+
+
+def test_a_model_that_cannot_be_calibrated_is_trained_all_the_same():
+    vae, said = gpin.build((6,), "vae", 2, decoder=OpaqueDecoder(2, 6), seed=0), []
+    history = gpin.fit(vae, torch.rand(200, 6), torch.rand(60, 6), epochs=1, progress=False, tell=said.append)
+    assert len(history.epochs) == 1
+    assert not vae.calibrated
+    assert any("is not calibrated: " in sentence and "\n" not in sentence for sentence in said)
+
+
+def test_the_gap_after_the_methods_own_steps_is_the_calibrated_one():
+    vae, x = gpin.build((6,), "natural", 2, architecture={"width": 8}, seed=0).eval(), torch.rand(100, 6)
+    vae.prepare(x)
+    vae.calibrate(x)
+    torch.testing.assert_close(vae.gap(x, steps=1).low, vae.gap(x).low)
+    assert vae.gap(x, steps=2).low.isnan().all()
+
+
+def test_the_gap_leaves_batch_statistics_alone():
+    decoder = torch.nn.Sequential(
+        torch.nn.Linear(2, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 6)
+    )
+    vae, x = gpin.build((6,), "vae", 2, decoder=decoder, seed=0).train(), torch.rand(20, 6)
+    before = decoder[1].running_mean.clone()
+    vae.gap(x, "refined", samples=3)
+    assert torch.equal(decoder[1].running_mean, before)
+    assert decoder.training
+
+
 def test_calibration_leaves_the_mode_and_the_random_state_alone():
     model, vae = inaccurate()
     x = model.sample(60)

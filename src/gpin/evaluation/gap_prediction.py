@@ -199,9 +199,10 @@ class GapRegression:
         variance = (own - ((kernel @ inverse) * kernel).sum(-1)).clamp(min=0) + self.noise
         return self._offset + kernel @ weights, (amplitude * variance).sqrt()
 
-    def __call__(self, features: Float[Tensor, "m p"], how: str) -> Gap:
-        """The gap of new instances with its interval."""
+    def __call__(self, features: Float[Tensor, "m p"], how: str, shift: Tensor | float = 0.0) -> Gap:
+        """The gap of new instances with its interval, after `shift` `(m,)` was added to t(Δ)."""
         mean, deviation = self.mean_and_deviation(features)
+        mean = mean + shift
         ends = [mean, *(mean + quantile * deviation for quantile in self.quantiles)]
         values, low, high = (expanded(end).to(features.device) for end in ends)
         return Gap(values, low, high, how)
@@ -251,6 +252,17 @@ class Calibration:
         targets, _ = estimated.mean_and_deviation(estimates)
         targets[refined] = measured
         return cls(GapRegression.fit(features, targets, refined, LENGTHS), estimated)
+
+    def estimate(self, features: Float[Tensor, "m 3"], how: str) -> Gap:
+        """The estimated gap of new instances from the features of :func:`estimate_features`.
+
+        A linear regression must not extrapolate: features are limited to the range of the calibration. Beyond the
+        largest decrement in it, the gap grows in proportion to the decrement.
+        """
+        known = self.estimated.features.to(features.device, torch.float64)
+        inside = features.double().clamp(known.amin(0), known.amax(0))
+        beyond = (features.double() - inside)[:, 0].clamp(min=0).nan_to_num(nan=0.0)
+        return self.estimated(inside, how, beyond.cpu())
 
 
 Calibrations = Mapping[int | None, Calibration]

@@ -300,7 +300,7 @@ def known_gaps(vae: "VAE", x: Tensor, steps: int | None = None) -> dict[str, Gap
     None is known for a decoder or a likelihood that cannot be differentiated.
     """
     found = {}
-    with suppress(InputError):
+    with suppress(InputError, RuntimeError):
         found["estimated"] = vae.gap(x, "estimated", steps=steps)
         if steps in vae.calibrations:
             found["predicted"] = vae.gap(x, "predicted", steps=steps)

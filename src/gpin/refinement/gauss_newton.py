@@ -41,6 +41,9 @@ CHUNK = 2**19
 HALVINGS = 12
 """How often a step is halved before it is rejected."""
 
+TORCHS_REASONS = ("vmap", "transform", "forward AD", "forward-mode", "forward mode", "jvp")
+"""Words of torch's errors about functions that cannot be differentiated in forward mode."""
+
 
 def jacobian(model: Generative, z: Tensor) -> tuple[Tensor, Tensor]:
     """g(z) and ∂g/∂z of the decoder: z `(batch, d)` → `(batch, *shape)` and `(d, batch, *shape)`; see
@@ -56,7 +59,7 @@ def jacobian(model: Generative, z: Tensor) -> tuple[Tensor, Tensor]:
         return torch.func.vmap(along, out_dims=(None, 0))(directions)  # type: ignore[arg-type]
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[0]
-        if not any(word in reason for word in ("vmap", "transform", "forward AD", "forward-mode")):
+        if not any(word in reason for word in TORCHS_REASONS):
             raise
         raise InputError(
             "the Jacobian of the decoder, which vlae and refinement need, cannot be computed: the decoder must not "

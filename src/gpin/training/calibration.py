@@ -2,9 +2,9 @@
 
 import torch
 
-from gpin._core.errors import InputError
 from gpin._core.messages import Tell
 from gpin.data import Batches
+from gpin.data.io import one_line
 from gpin.evaluation.gap_prediction import LEAST, MOST, evenly_spaced
 from gpin.vae import VAE
 
@@ -17,7 +17,8 @@ REFINED = 500
 def calibrate_with(vae: VAE, validation: Batches, seed: int, tell: Tell) -> None:
     """Calibrate `vae.gap` with validation data, unless there are fewer instances than a calibration needs.
 
-    A decoder that cannot be refined, for instance because it draws random numbers, is reported and not calibrated.
+    A model that cannot be calibrated, for instance because its decoder draws random numbers, is reported: nothing that
+    goes wrong here may cost the user the trained model.
     """
     if validation.size < LEAST:
         return
@@ -28,5 +29,5 @@ def calibrate_with(vae: VAE, validation: Batches, seed: int, tell: Tell) -> None
         start += len(x)
     try:
         vae.calibrate(torch.cat(parts), refined=REFINED, seed=seed)
-    except InputError as error:
-        tell(f"the gap of this model is not calibrated: {error}")
+    except Exception as error:
+        tell(f"the gap of this model is not calibrated: {one_line(error)}")

@@ -131,7 +131,6 @@ def improve(
             run(trainer, progress=progress, on_epoch=on_epoch, tell=tell)
         finally:
             trainer.take_best()
-    calibrate_with(vae, held, config.seed, tell if processes.first else silent)
     history = trainer.history
     result = Improvement(history.epochs, history.best, history.stopped, trainer.before)
     if calibrate:
