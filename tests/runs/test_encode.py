@@ -30,12 +30,21 @@ def test_codes_after_steps_say_how_many_they_took_and_what_is_left(rows, small_m
     few, vae = spread_rows(rows, 20), small_model(method)
     (start,) = encode_rows(vae, few, samples=0, steps=0)
     (after,) = encode_rows(vae, few, samples=3, tolerance=0.003, max_steps=3)
-    assert set(after) - set(start) == {"steps", "remaining_gap", "log_likelihood", "ess", "khat"}
+    assert set(after) - set(start) == {"log_likelihood", "ess", "khat"}
+    assert (start["steps"] == 0).all()
     moved = after["steps"] > 0
     assert moved.any()
     assert (after["steps"] <= 3).all()
     assert np.array_equal(start["mean_0"] != after["mean_0"], moved)
-    assert ((after["remaining_gap"] <= 0.003) | (after["steps"] == 3)).all() or method == "vae"
+    assert ((after["gap"] <= 0.003) | (after["steps"] == 3)).all() or method == "vae"
+
+
+def test_with_a_tolerance_only_the_estimated_gap_is_known(rows, small_model):
+    with pytest.raises(gpin.InputError, match="gap='refined' does not apply with a tolerance"):
+        encode_rows(small_model("vae"), rows, tolerance=1.0, gap="refined")
+    (batch,) = encode_rows(small_model("vae"), spread_rows(rows, 5), samples=0, tolerance=1.0, gap="none")
+    assert "steps" in batch
+    assert "gap" not in batch
 
 
 def test_senseless_steps_are_refused_before_anything_is_encoded(rows, small_model):

@@ -144,9 +144,9 @@ def encode(
 
     The columns are row, counted from 0; file, for a folder of pictures; mean_0, … and std_0, … of the latent code;
     uncertainty, with its parts uncertainty_f (of the mean) and uncertainty_h (of the standard deviation), for methods
-    that have it; gap, in nats, how far the code is from the best one that refinement finds, with the ends gap_low and
-    gap_high of an 80 % interval; with --tolerance instead steps and remaining_gap; log_likelihood in the units of the
-    model, with its diagnostics ess and khat.
+    that have it; steps, the number of steps taken, with --steps or --tolerance; gap, in nats, how far the code is from
+    the best one that refinement finds, with the ends gap_low and gap_high of an 80 % interval, or with --tolerance the
+    estimated gap that is left; log_likelihood in the units of the model, with its diagnostics ess and khat.
 
     Parameters
     ----------
@@ -164,8 +164,8 @@ def encode(
     max_steps
         The maximum number of steps with --tolerance; 20 by default.
     gap
-        How the amortization gap of each instance is determined: predicted from the encoder alone, which is the fastest;
-        estimated, with one decoder gradient; measured by refinement, which is slow; or not at all.
+        How the amortization gap of each instance is determined: predicted from the encoder alone; estimated, with one
+        decoder gradient; measured by refinement, which is slow; or not at all.
     seed
         Seeds all noise.
     json

@@ -25,7 +25,7 @@ refined Gaussian has a full covariance, so it can be better than every member of
 counted as amortization. Third, it is a Laplace approximation, not the maximum of the ELBO, so it can be worse than the
 encoder's posterior; the estimated amortization gap is then negative.
 
-The amortization gap is known at three prices, see :meth:`gpin.VAE.gap`:
+The amortization gap can be determined at three costs, see :meth:`gpin.VAE.gap`:
 
 | how | price | what it is |
 |---|---|---|
@@ -71,7 +71,8 @@ class Gap:
     """The amortization gap of each instance in nats, with intervals; tensors are `(batch,)`.
 
     Attributes:
-        values: The gap.
+        values: The gap; for "predicted" and "estimated" of a calibrated model its median, so that a mean over instances
+            is somewhat below the mean gap.
         low: The lower end of an interval that covers the refined gap with a probability of 80 %; NaN if the model is
             not calibrated, and for how="refined".
         high: The upper end of the interval.

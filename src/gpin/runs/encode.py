@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from gpin._core.devices import device_named
+from gpin._core.errors import InputError
 from gpin._core.files import as_path
 from gpin._core.inputs import whole_number
 from gpin._core.messages import Tell, to_stderr
@@ -95,9 +96,9 @@ def encode_rows(
 
     The columns are `row`; `file`, the path of an image within its folder, for a folder of images; `mean_0`, … and
     `std_0`, … of q(z|x); `uncertainty`, with its parts `uncertainty_f` of the posterior mean and `uncertainty_h` of the
-    posterior standard deviation, for methods that have it; `gap`, the amortization gap in nats, with the ends
-    `gap_low` and `gap_high` of its interval if the model is calibrated; with a tolerance instead `steps`, the
-    natural-gradient steps taken, and `remaining_gap`, the estimated gap in nats that is left; `log_likelihood` in model
+    posterior standard deviation, for methods that have it; `steps`, the natural-gradient steps taken, with `steps` or a
+    tolerance; `gap`, the amortization gap in nats, with the ends `gap_low` and `gap_high` of its interval if the model
+    is calibrated; with a tolerance, `gap` is the Newton decrement with which it was compared; `log_likelihood` in model
     units, with `ess` and `khat`.
 
     Arguments:
@@ -113,6 +114,8 @@ def encode_rows(
     """
     whole_number(samples, "samples", least=0)
     check_steps(steps, tolerance, max_steps)
+    if tolerance is not None and gap not in ("estimated", "none"):
+        raise InputError(f"gap={gap!r} does not apply with a tolerance, whose gap is the estimated one that is left")
     if gap != "none":
         vae.check_gap(gap, steps)
 
@@ -130,8 +133,10 @@ def encode_rows(
                 "uncertainty_f": _array(found.mean_part),
                 "uncertainty_h": _array(found.std_part),
             }
-        if tolerance is not None:
-            columns |= {"steps": _array(q.ascent.steps), "remaining_gap": _array(q.ascent.remaining_gap)}
+        if steps is not None or tolerance is not None:
+            columns["steps"] = _array(q.ascent.steps)
+        if tolerance is not None and gap != "none":
+            columns["gap"] = _array(q.ascent.remaining_gap)
         elif gap != "none":
             gaps = vae.gap(x, gap, steps=steps)
             ends = {"gap": gaps.values, "gap_low": gaps.low, "gap_high": gaps.high}

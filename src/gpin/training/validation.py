@@ -1,4 +1,4 @@
-"""The validation score, by which the best epoch is chosen, and the warning when training and validation part."""
+"""The validation score, by which the best epoch is chosen, and the warning when training and validation diverge."""
 
 from collections.abc import Callable
 from functools import partial
@@ -74,7 +74,7 @@ def _means(
 
 
 def warning_of_overfitting(epochs: list[Epoch]) -> str | None:
-    """A sentence after the first epoch at which training and validation part; None after all others.
+    """A sentence after the first epoch at which training and validation diverge; None after all others.
 
     They part when the validation score has been below its best for `PATIENCE` epochs, notably in the last, while the
     training ELBO has notably risen, and lies above the validation ELBO by more than in the best epoch. Only the present
@@ -97,7 +97,7 @@ def warning_of_overfitting(epochs: list[Epoch]) -> str | None:
             if now < len(epochs) - 1:
                 return None  # it was said then
             return (
-                f"training and validation part: since epoch {best + 1} the training ELBO rose from {then.train:.1f} to "
+                f"training and validation diverge: since epoch {best + 1} the training ELBO rose from {then.train:.1f} to "
                 f"{epoch.train:.1f} nats and the validation score fell from {_score(then):.1f} to {_score(epoch):.1f}; "
                 f"so far the best weights are those of epoch {best + 1}; {REMEDY}"
             )
