@@ -66,8 +66,8 @@ def test_training_and_validation_that_part_are_named_once():
     said = [warning_of_overfitting(PARTING[:count]) for count in range(len(PARTING) + 1)]
     assert [sentence is not None for sentence in said] == [False] * 9 + [True, False]
     assert said[9].startswith(
-        "training and validation diverge: since epoch 4 the training ELBO rose from 30.0 to 80.0 nats and the validation "
-        "score fell from 32.0 to 22.0"
+        "training and validation diverge: since epoch 4 the training ELBO rose from 30.0 to 80.0 nats and the "
+        "validation score fell from 32.0 to 22.0"
     )
     assert "\n" not in said[9]
     assert all(name in said[9] for name in ("patience", "augmentation", "weight_decay", "ema", "improve"))

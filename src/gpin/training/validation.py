@@ -97,9 +97,9 @@ def warning_of_overfitting(epochs: list[Epoch]) -> str | None:
             if now < len(epochs) - 1:
                 return None  # it was said then
             return (
-                f"training and validation diverge: since epoch {best + 1} the training ELBO rose from {then.train:.1f} to "
-                f"{epoch.train:.1f} nats and the validation score fell from {_score(then):.1f} to {_score(epoch):.1f}; "
-                f"so far the best weights are those of epoch {best + 1}; {REMEDY}"
+                f"training and validation diverge: since epoch {best + 1} the training ELBO rose from {then.train:.1f} "
+                f"to {epoch.train:.1f} nats and the validation score fell from {_score(then):.1f} to "
+                f"{_score(epoch):.1f}; so far the best weights are those of epoch {best + 1}; {REMEDY}"
             )
     return None
 
