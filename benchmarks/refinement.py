@@ -25,16 +25,19 @@ from gpin.data.sets import DataConfig, split_and_scale
 from gpin.distributions import PrecisionNormal
 from gpin.refinement import GaussNewton, QuasiNewton, QuasiNewtonConfig, Refinement
 
+COVARIANCE, STEP = "from the encoder's covariance", "after one Gauss–Newton step"
+
 SEARCHES: dict[str, Refinement[PrecisionNormal]] = {
     tables.GAUSS_NEWTON: GaussNewton(),
     **{
-        f"{gradients} gradients, {steps} step{'s' * (steps != 1)}": QuasiNewton(
-            QuasiNewtonConfig(gradients=gradients, steps=steps)
+        f"{gradients} gradients {start}": QuasiNewton(
+            QuasiNewtonConfig(leading_steps=leading, gradients=gradients, steps=0)
         )
-        for steps in (0, 1)
+        for leading, start in enumerate((COVARIANCE, STEP))
         for gradients in (4, 8, 16, 32, 64)
     },
-    "quasi-Newton (default)": QuasiNewton(),
+    f"complete, {COVARIANCE}": QuasiNewton(QuasiNewtonConfig(leading_steps=0)),
+    f"complete, {STEP} (default)": QuasiNewton(),
 }
 
 

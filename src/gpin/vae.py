@@ -279,16 +279,18 @@ class VAE(nn.Module):
         """A full-covariance Gaussian approximation of each instance's posterior, found by maximising log p(x, z) from
         the encoder's mean; no step lowers log p(x, z).
 
-        Quasi-Newton steps, which take one gradient of the decoder each, come close to the mode. Damped Gauss–Newton
-        steps, which linearise the decoder, complete the search and yield the covariance.
+        A damped Gauss–Newton step, which linearises the decoder, is followed by quasi-Newton steps, which take one
+        gradient of the decoder each and come close to the mode. More Gauss–Newton steps complete the search and yield
+        the covariance.
 
         Arguments:
             x: `(batch, *shape)`.
-            steps: The maximum number of Gauss–Newton steps. Usually an instance needs one or two.
+            steps: The maximum number of Gauss–Newton steps that complete the search.
             tolerance: In nats. The quasi-Newton steps of an instance end when they predict that its log p(x, z) rises
                 by no more than this, its Gauss–Newton steps when one has raised it by no more than this. 0.1 nats are
                 little compared with the spread of log p(x, z) over draws of the posterior.
-            gradients: The maximum number of quasi-Newton steps; 0 leaves the search to Gauss–Newton.
+            gradients: The maximum number of quasi-Newton steps; 0 leaves the search to Gauss–Newton alone, of which
+                `steps` is then the total number.
         """
         x = self.check(x)
         options = QuasiNewtonConfig(

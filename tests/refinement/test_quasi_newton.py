@@ -9,13 +9,14 @@ from torch import nn
 from torch.distributions import MultivariateNormal
 
 import gpin
-from gpin.distributions import CholeskyNormal, DiagonalNormal
+from gpin.distributions import CholeskyNormal, DiagonalNormal, PrecisionNormal
 from gpin.refinement import GaussNewton, GaussNewtonConfig, QuasiNewton, QuasiNewtonConfig, gauss_newton, quasi_newton
 from gpin.refinement.quasi_newton import InverseHessian
 
 
-def refiner(**options):
-    return QuasiNewton(QuasiNewtonConfig(**options))
+def refiner(leading_steps=0, **options):
+    """Without Gauss–Newton steps at the start, so that the quasi-Newton steps have something to do."""
+    return QuasiNewton(QuasiNewtonConfig(leading_steps=leading_steps, **options))
 
 
 def linear_model(count=12, latent_dim=4):
@@ -95,9 +96,11 @@ def test_the_last_linearisation_also_takes_its_step(double, monkeypatch):
     counts, linearise = [], gauss_newton.linearise
     for module in (gauss_newton, quasi_newton):
         monkeypatch.setattr(module, "linearise", lambda model, x, z: counts.append(len(x)) or linearise(model, x, z))
-    q = vae.refine(x)
-    torch.testing.assert_close(q.mean, truth.posterior(x).mean)
-    assert counts == [len(x)]
+    for leading in (0, 1):
+        counts.clear()
+        q = refiner(leading)(x, vae.encode(x), vae)
+        torch.testing.assert_close(q.mean, truth.posterior(x).mean)
+        assert counts == [len(x)] * (1 + leading)
 
 
 # The search ---------------------------------------------------------------------------------------
@@ -125,7 +128,7 @@ def test_a_trial_point_that_is_not_finite_is_rejected(beyond, double):
     q = DiagonalNormal(-torch.rand(20, 3), torch.ones(20, 3))
     tried = q.mean + q.covariance_times(gradients_of(vae, x, q.mean))
     assert (tried[:, 0] > 0.3).any()  # so the first trial of some instances is not finite
-    for options in ({}, {"steps": 0}, {"gradients": 0}):
+    for options in ({}, {"leading_steps": 1}, {"steps": 0}, {"gradients": 0}):
         refined = refiner(**options)(x, q, vae)
         assert (refined.mean[:, 0] <= 0.3).all()
         assert refined.factor.isfinite().all()
@@ -139,7 +142,7 @@ def test_an_infinite_density_is_no_improvement(double, monkeypatch):
     monkeypatch.setattr(vae, "log_prior", lambda z: torch.where(z[..., 0] > 0.3, torch.inf, log_prior(z)))
     tried = q.mean + q.covariance_times(gradients_of(vae, x, q.mean))
     assert vae.log_joint(x, tried).isinf().any()
-    for options in ({}, {"gradients": 0}):
+    for options in ({}, {"leading_steps": 1}, {"gradients": 0}):
         assert vae.log_joint(x, refiner(**options)(x, q, vae).mean).isfinite().all()
 
 
@@ -148,7 +151,7 @@ def gradients_of(vae, x, z):
     return torch.autograd.grad(vae.log_joint(x, z).sum(), z)[0]
 
 
-@pytest.mark.parametrize("options", [{}, {"gradients": 5, "steps": 1}, {"gradients": 0}])
+@pytest.mark.parametrize("options", [{}, {"leading_steps": 1}, {"gradients": 5, "steps": 1}, {"gradients": 0}])
 def test_instances_do_not_influence_each_other(options, double):
     vae, x = curved_model()
     q = vae.encode(x)
@@ -208,6 +211,17 @@ def test_parameters_get_no_gradients_and_keep_their_settings(mode):
     assert vae.decoder.training
 
 
+def test_a_leading_step_is_gauss_newtons_and_its_curvature_the_first_metric(double):
+    vae, x = curved_model()
+    q = vae.encode(x)
+    lead = GaussNewton(GaussNewtonConfig(steps=1))(x, q, vae)
+    metric = PrecisionNormal(lead.mean, gauss_newton.linearise(vae, x, q.mean)[0])
+    for options in ({"gradients": 3, "steps": 0}, {}):
+        found, expected = refiner(1, **options)(x, q, vae), refiner(**options)(x, metric, vae)
+        torch.testing.assert_close(found.mean, expected.mean)
+        torch.testing.assert_close(found.factor, expected.factor)
+
+
 def test_a_torch_distribution_with_a_full_covariance_is_a_start(double):
     _, vae, x = linear_model()
     root = torch.randn(4, 4)
@@ -236,7 +250,7 @@ def test_limits_out_of_range_are_refused(arguments, said):
 
 
 def test_options_out_of_range_are_refused():
-    for options in ({"memory": 0}, {"gradients": -1}, {"tolerance": -0.1}, {"halvings": 3}):
+    for options in ({"memory": 0}, {"leading_steps": -1}, {"gradients": -1}, {"tolerance": -0.1}, {"halvings": 3}):
         with pytest.raises(ValidationError):
             QuasiNewtonConfig(**options)
 

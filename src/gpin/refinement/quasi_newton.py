@@ -1,14 +1,14 @@
-r"""Quasi-Newton ascent on log p(x, z) from the encoder's posterior, finished by Gauss–Newton.
+r"""Quasi-Newton ascent on log p(x, z), between a first and a last linearisation of the decoder.
 
-L-BFGS maximises log p(x, z) for each instance. Its inverse Hessian starts as the covariance Σ of q, which is the right
-metric as far as the encoder has learnt it, and is corrected by the differences that the search observes,
+L-BFGS maximises log p(x, z) for each instance. Its inverse Hessian starts as the inverse of the curvature Λ of
+Gauss–Newton, or as the covariance Σ of q, and is corrected by the differences that the search observes,
 
-.. math:: z_{t+1} = z_t + \alpha_t H_t g_t, \qquad H_0 = \Sigma, \qquad
+.. math:: z_{t+1} = z_t + \alpha_t H_t g_t, \qquad H_0 = \Lambda^{-1} \text{ or } \Sigma, \qquad
     s_t = z_{t+1} - z_t, \quad y_t = g_t - g_{t+1}, \quad H_{t+1} y_t = s_t
 
 with the gradient g_t of log p(x, z) at z_t. A step takes one gradient of the decoder, whereas Gauss–Newton takes one
-derivative per latent dimension. The decoder is linearised only at the end, which yields the covariance, a last
-Gauss–Newton step, and the test whether an instance needs more of them.
+derivative per latent dimension. The last linearisation yields the covariance, a last Gauss–Newton step, and the test
+whether an instance needs more of them.
 
 Reference: Liu & Nocedal (1989), *On the limited memory BFGS method for large scale optimization*.
 """
@@ -43,15 +43,20 @@ class QuasiNewtonConfig(MethodConfig):
     """Options of the quasi-Newton search.
 
     Arguments:
+        leading_steps: The number of Gauss–Newton steps before the quasi-Newton steps. They are long enough to cross
+            small dips of log p(x, z), in which shorter steps would end, and yield the first inverse Hessian, Λ⁻¹. With
+            0, the first inverse Hessian is the covariance of q.
         gradients: The maximum number of quasi-Newton steps that are tried, each of which takes one gradient of the
-            decoder; 0 leaves the search to Gauss–Newton.
+            decoder; 0 leaves the search to Gauss–Newton alone, without leading steps.
         memory: The number of past steps from which the curvature is corrected.
         steps: The maximum number of Gauss–Newton steps at the end; 0 gives the Gaussian with the curvature where
             the quasi-Newton steps end.
         tolerance: In nats. The quasi-Newton steps of an instance end once the increase of its log p(x, z) that they
-            predict is no larger than this, and its Gauss–Newton steps once one has increased it by no more than this.
+            predict is no larger than this. The search ends once a Gauss–Newton step has increased log p(x, z) by no
+            more than this.
     """
 
+    leading_steps: int = Field(default=1, ge=0)
     gradients: int = Field(default=64, ge=0)
     memory: int = Field(default=20, ge=1)
     steps: int = Field(default=20, ge=0)
@@ -59,7 +64,7 @@ class QuasiNewtonConfig(MethodConfig):
 
 
 class QuasiNewton(Refinement[PrecisionNormal]):
-    """L-BFGS steps from q's mean with q's covariance as the first inverse Hessian, then damped Gauss–Newton steps.
+    """A damped Gauss–Newton step from q's mean, L-BFGS steps to the mode, and Gauss–Newton steps where still needed.
 
     No step lowers log p(x, z) of an instance. A trial point where log p(x, z) or its gradient is not finite is
     rejected. The covariance is that of the last linearisation, which is at the mean or one step of at most `tolerance`
@@ -74,13 +79,22 @@ class QuasiNewton(Refinement[PrecisionNormal]):
 
     @torch.no_grad()
     def refine(self, x: Tensor, q: Distribution, model: Generative) -> PrecisionNormal:
-        """Return the Laplace approximation where the search ends; the mean and the covariance of q are used."""
-        options = self.options
+        """Return the Laplace approximation where the search ends; without leading steps, q's covariance is used too."""
+        options, z, value = self.options, q.mean.clone(), None
         with evaluating(model.decoder):
-            z, value = self._climb(x, as_normal(q), model) if options.gradients else (q.mean.clone(), None)
+            if options.gradients:
+                z, value = self._climb(x, self._lead(x, q, model), model)
             factor, stale = newton_search(model, x, z, value, options.steps, options.tolerance)
             if len(stale):
                 factor[stale], _ = linearise(model, x[stale], z[stale])
+        return PrecisionNormal(z, factor)
+
+    def _lead(self, x: Tensor, q: Distribution, model: Generative) -> LatentNormal:
+        """The Gaussian whose mean is where the quasi-Newton steps start and whose covariance is the first H."""
+        if not self.options.leading_steps:
+            return as_normal(q)
+        z = q.mean.clone()
+        factor, _ = newton_search(model, x, z, None, self.options.leading_steps, self.options.tolerance)
         return PrecisionNormal(z, factor)
 
     def _climb(self, x: Tensor, q: LatentNormal, model: Generative) -> tuple[Tensor, Tensor]:
