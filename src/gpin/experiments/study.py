@@ -104,7 +104,8 @@ class Study:
 
     @property
     def _jobs(self) -> list[Any]:
-        return [entry.job for entry in self.entries]
+        """The different trainings; rows that differ only in their number of steps share one."""
+        return list({entry.job.identity: entry.job for entry in self.entries}.values())
 
     # Execution ---------------------------------------------------------------------------------------
 
@@ -176,7 +177,8 @@ class Study:
             raise InputError(f"{self.experiment.name} trains nothing: there is no cost to estimate")
         count, threads = _workers(workers), whole_number(threads, "threads")
         missing = {job.identity for job in self.store.missing(self._jobs)}
-        return estimate_cost([entry for entry in self.entries if entry.job.identity in missing], count, threads)
+        trainings = {entry.job.identity: entry for entry in self.entries if entry.job.identity in missing}
+        return estimate_cost(list(trainings.values()), count, threads)
 
     def status(self) -> dict[str, State]:
         """The state of every run by its description: "done", "running", "failed" or "waiting"."""

@@ -61,7 +61,7 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
 
     name = "natural"
     label = "Natural"
-    title = "Natural: full-covariance encoder and natural-gradient steps in its metric"
+    title = "Natural: a full covariance, and natural-gradient steps in its metric"
     reference = "gpin; the natural gradient of the ELBO as in Khan & Rue 2023, arXiv:2107.04562"
     Options = NaturalEncoderConfig
     closed_form_kl = True
