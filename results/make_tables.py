@@ -11,7 +11,7 @@ TABLES = {
     "mnist-10": {"experiment": "mnist", "latent_dim": 10},
     "mnist-50": {"experiment": "mnist", "latent_dim": 50},
     "omniglot-10": {"experiment": "omniglot", "latent_dim": 10, "rows": WITHOUT_NATURAL},
-    "omniglot-50": {"experiment": "omniglot", "latent_dim": 50, "rows": WITHOUT_NATURAL},
+    "omniglot-50": {"experiment": "omniglot", "latent_dim": 50},
     "cifar10-10": {"experiment": "cifar10", "rows": ["vae", "iaf-2", "rme-2", "gp", "gp-shared"]},
     "svhn-10": {"experiment": "svhn"},
     "celeba-10": {"experiment": "celeba"},
