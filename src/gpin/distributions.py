@@ -1,6 +1,7 @@
 """Distributions that torch.distributions lacks."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
@@ -53,6 +54,9 @@ class LatentDistribution(Distribution):
     :func:`sample_and_log_prob` do the same for any torch distribution.
     """
 
+    arg_constraints = {}
+    support = constraints.real_vector
+    has_rsample = True
     axis_aligned: ClassVar[bool] = False
     """Whether the density is unimodal and uncorrelated, so that a grid of a few standard deviations around the mean
     covers it."""
@@ -76,7 +80,7 @@ class LatentDistribution(Distribution):
         return DiagonalNormal(self.mean, self.stddev)
 
 
-class LatentNormal(LatentDistribution):
+class LatentNormal(LatentDistribution, ABC):
     """Base class of the Gaussians N(m, Σ) over z, which offer products with Σ and can be moved to another mean.
 
     Subclasses define :meth:`covariance_times`, :meth:`with_mean` and :meth:`standard_normal_kl`.
@@ -89,17 +93,17 @@ class LatentNormal(LatentDistribution):
         """The distribution itself."""
         return self
 
+    @abstractmethod
     def covariance_times(self, vector: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """Σ v for one vector per instance: `(..., d)` → `(..., d)`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def with_mean(self, mean: Float[Tensor, "*batch d"]) -> "LatentNormal":
         """N(mean, Σ): the same covariance around another mean, `(..., d)`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def standard_normal_kl(self) -> Float[Tensor, "*batch"]:
         """KL to N(0, I), `(...)`."""
-        raise NotImplementedError
 
 
 class DiagonalNormal(LatentNormal, Independent[Normal]):
@@ -154,10 +158,6 @@ class CholeskyNormal(LatentNormal):
         >>> q.rsample((5,)).shape, q.covariance_times(torch.ones(3, 2)).shape
         (torch.Size([5, 3, 2]), torch.Size([3, 2]))
     """
-
-    arg_constraints = {}
-    support = constraints.real_vector
-    has_rsample = True
 
     def __init__(self, mean: Tensor, factor: Tensor, log_scale: Tensor | None = None) -> None:
         self.loc, self.factor, self._log_scale = mean, factor, log_scale
@@ -226,10 +226,6 @@ class LowRankNormal(LatentNormal):
         >>> q.rsample((5,)).shape, q.covariance_times(torch.ones(3, 4)).shape
         (torch.Size([5, 3, 4]), torch.Size([3, 4]))
     """
-
-    arg_constraints = {}
-    support = constraints.real_vector
-    has_rsample = True
 
     def __init__(self, mean: Tensor, scale: Tensor, directions: Tensor) -> None:
         self.loc, self.scale, self.directions = mean, scale, directions
@@ -321,9 +317,6 @@ class RandomMomentsNormal(LatentDistribution):
         (torch.Size([5, 3, 2]), torch.Size([3]))
     """
 
-    arg_constraints = {}
-    support = constraints.real_vector
-    has_rsample = True
     axis_aligned = True
 
     def __init__(self, mean: Tensor, mean_std: Tensor, scale: Tensor, scale_std: Tensor, nodes: int = 64) -> None:
@@ -399,10 +392,6 @@ class PrecisionNormal(LatentNormal):
         (torch.Size([5, 3, 2]), torch.Size([3]))
     """
 
-    arg_constraints = {}
-    support = constraints.real_vector
-    has_rsample = True
-
     def __init__(self, mean: Tensor, factor: Tensor) -> None:
         self.loc, self.factor = mean, factor
         super().__init__(mean.shape[:-1], mean.shape[-1:], validate_args=False)
@@ -465,10 +454,6 @@ class ReflectedNormal(LatentNormal):
         reflectors: v_1 … v_T, shape `(T, ..., d)`.
     """
 
-    arg_constraints = {}
-    support = constraints.real_vector
-    has_rsample = True
-
     def __init__(self, base: DiagonalNormal, reflectors: Tensor) -> None:
         self.base, self.reflectors = base, reflectors
         super().__init__(base.batch_shape, base.event_shape, validate_args=False)
@@ -528,10 +513,6 @@ class NormalMixture(LatentDistribution):
         stds: Shape `(batch, M, d)`.
     """
 
-    arg_constraints = {}
-    support = constraints.real_vector
-    has_rsample = True
-
     def __init__(self, log_weights: Tensor, means: Tensor, stds: Tensor) -> None:
         self.log_weights, self.means, self.stds = log_weights, means, stds
         super().__init__(means.shape[:-2], means.shape[-1:], validate_args=False)
@@ -585,10 +566,6 @@ class FlowNormal(LatentDistribution):
         base: The distribution of z₀, with batch shape `(...)` and event shape `(d,)`.
         transforms: torch transforms with `call_and_ladj`, such as those of zuko.
     """
-
-    arg_constraints = {}
-    support = constraints.real_vector
-    has_rsample = True
 
     def __init__(self, base: Distribution, transforms: Sequence[Any]) -> None:
         self.base, self.transforms = base, transforms
