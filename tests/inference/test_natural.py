@@ -100,6 +100,9 @@ def test_steps_can_be_taken_in_some_batches_only():
             vae.loss(x)
             taken.append(taking.call_count)
     assert taken == [1, 1, 1, 2, 2, 2, 3]
+    before = vae.eval().checksum()
+    vae.loss(x)
+    assert vae.checksum() == before  # batches are counted in training only
 
 
 def test_any_number_of_steps_can_be_asked_for():

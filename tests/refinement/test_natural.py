@@ -140,6 +140,10 @@ def test_an_instance_stays_where_the_gradient_is_not_finite(mode):
     with mode():
         found = Natural(NaturalConfig(steps=2))(torch.rand(3, 4), q, vae)
     assert torch.equal(found.mean, torch.zeros(3, 2))
+    if mode is torch.enable_grad:
+        first = Natural().differentiable_steps(torch.rand(3, 4), q, vae, second_order=False)[0]
+        first.sum().backward()
+        assert torch.equal(q.mean.grad, torch.ones(3, 2))
 
 
 def test_a_decoder_without_gradients_is_refused_in_a_sentence():

@@ -129,7 +129,8 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
         """The loss, which adds the terms for the encoder's own mean to the negative ELBO, and the mean ELBO of q_T."""
         q, options = self.encode(x, model), self.options
         plain = options.steps == 0 or int(self.batches) % options.interval != 0
-        self.batches += 1
+        if self.training:
+            self.batches += 1
         if plain:
             bound = self.elbo_of(q, x, model, samples)
             return -bound.weighted(kl_weight).mean(), bound.value.mean().detach()

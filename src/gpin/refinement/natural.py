@@ -113,14 +113,14 @@ class Natural(Refinement[LatentNormal]):
         mean, gradients, sizes = q.mean, [], []
         for _ in range(self.options.steps):
             value, gradient = log_joint_and_gradient(model, x, mean, differentiable=second_order)
+            # An instance whose gradient is not finite stays where it is and does not spoil the encoder's gradients.
+            gradient = gradient.where(gradient.isfinite().all(-1, keepdim=True), 0.0)
             direction = q.covariance_times(gradient)
             with torch.no_grad():
                 size, _ = self._accepted(x, mean, direction, value, model, self.sizes)
-            size = size.unsqueeze(-1)
-            # An instance that does not move keeps its mean even where its gradient is not finite: 0 · NaN is NaN.
-            mean = mean + size * direction.where(size > 0, 0.0)
-            gradients.append(gradient.detach().nan_to_num(0.0, 0.0, 0.0))
-            sizes.append(size)
+            mean = mean + size.unsqueeze(-1) * direction
+            gradients.append(gradient.detach())
+            sizes.append(size.unsqueeze(-1))
         return mean, gradients, sizes
 
     @staticmethod
