@@ -9,6 +9,7 @@ from linear_gaussian import LinearGaussian
 
 import gpin
 from gpin._core.errors import InputError
+from gpin.distributions import CholeskyNormal
 from gpin.generative import log_joint_and_gradient
 
 
@@ -103,6 +104,55 @@ def test_steps_can_be_taken_in_some_batches_only():
     before = vae.eval().checksum()
     vae.loss(x)
     assert vae.checksum() == before  # batches are counted in training only
+
+
+def test_step_sizes_are_checked_less_often_while_they_are_accepted():
+    vae, x = small(check_interval=4), torch.rand(4, 5)
+    vae.prepare(x)
+    refinement, checked = vae.inference.refinement, []
+    accept = [True]
+
+    def accepted(x, mean, direction, value, model, sizes):
+        checked.append(batch)
+        return torch.full_like(value, sizes[0] if accept[0] else sizes[1]), value
+
+    with unittest.mock.patch.object(refinement, "_accepted", side_effect=accepted):
+        for batch in range(14):
+            accept[0] = batch != 10
+            vae.loss(x)
+    assert checked == [0, 2, 6, 10, 11, 13]  # distances 2, 4, 4; one reduced step; then 1, 2
+    vae.eval()
+    with unittest.mock.patch.object(refinement, "_accepted", side_effect=accepted) as accepting:
+        for _ in range(3):
+            vae.loss(x)
+    assert accepting.call_count == 3
+
+
+def test_an_unchecked_step_to_where_the_decoder_is_not_finite_is_taken_back():
+    vae, x = small(check_interval=8), torch.rand(4, 5)
+    vae.prepare(x)
+    vae.inference.checking.copy_(torch.tensor([3, 4]))  # three batches without a check to come
+    decode, start = vae.decoder.forward, vae.inference.encode(x, vae).mean.detach()
+
+    def near_the_start(z):
+        return torch.where(torch.cdist(z, start).min(-1, keepdim=True).values < 20, decode(z), torch.nan)
+
+    far = unittest.mock.patch.object(
+        type(vae.inference.encode(x, vae)), "covariance_times", lambda self, g: 100 + 0 * g
+    )
+    with far, unittest.mock.patch.object(vae.decoder, "forward", near_the_start):
+        loss = vae.loss(x)
+    assert loss.isfinite()
+    assert vae.inference.checking.tolist() == [0, 1]
+
+
+def test_models_saved_before_checks_were_planned_load():
+    vae = small()
+    state = vae.state_dict()
+    del state["inference.checking"]
+    vae.inference.checking.fill_(5)
+    vae.load_state_dict(state)
+    assert vae.inference.checking.tolist() == [0, 1]
 
 
 def test_any_number_of_steps_can_be_asked_for():

@@ -18,9 +18,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from gpin._core.shards import batch_sum
 from gpin.distributions import CholeskyNormal, DiagonalNormal, LatentNormal, LowRankNormal
 from gpin.generative import Generative
-from gpin.inference.base import InferenceModel
+from gpin.inference.base import ELBO, InferenceModel
 from gpin.inference.gaussian import GaussianEncoder
 from gpin.inference.refined import RefinedEncoder
 from gpin.networks import Trunk
@@ -44,6 +45,9 @@ class NaturalEncoderConfig(NaturalConfig):
         regression: ρ, the weight with which the encoder's own mean is regressed on the mean after the steps.
         differentiate: "through" differentiates the steps with respect to the encoder and the decoder; "first_order"
             treats the gradients in the steps as constants, which is cheaper and less accurate.
+        check_interval: The largest number of training batches from one check of the step sizes to the next. A check
+            costs a decoder pass. While some instance needs a smaller step, every batch is checked; after each clean
+            check the distance doubles, up to this number. 1 checks every batch. Inference always checks.
         interval: Steps are taken in every `interval`-th batch of training; the other batches maximise the ELBO of
             q_0, as a VAE does, at its cost.
     """
@@ -53,6 +57,7 @@ class NaturalEncoderConfig(NaturalConfig):
     encoder_weight: float = Field(default=1.0, ge=0)
     regression: float = Field(default=1.0, ge=0)
     differentiate: Literal["through", "first_order"] = "through"
+    check_interval: int = Field(default=16, ge=1)
     interval: int = Field(default=1, ge=1)
 
 
@@ -71,6 +76,7 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
     )
 
     batches: Tensor
+    checking: Tensor
     below: Tensor
     refinement: Natural
 
@@ -83,6 +89,7 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
         if self.options.steps == 0:
             self.export_refusal = None
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+        self.register_buffer("checking", torch.tensor([0, 1]))  # batches before the next check, and their distance
         entries = {
             "full": latent_dim * (latent_dim - 1) // 2,
             "low_rank": latent_dim * self.options.rank,
@@ -134,14 +141,40 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
         if plain:
             bound = self.elbo_of(q, x, model, samples)
             return -bound.weighted(kl_weight).mean(), bound.value.mean().detach()
-        mean, gradients, sizes = self.refinement.differentiable_steps(
-            x, q, model, second_order=options.differentiate == "through"
-        )
-        bound = self.elbo_of(q.with_mean(mean), x, model, samples)
+        check = not self.training or int(self.checking[0]) == 0
+        bound, gradients, sizes = self._steps_and_elbo(x, q, model, samples, check)
+        if not check and int(batch_sum((~bound.value.isfinite()).sum())):
+            check = True  # a step has left the region in which the decoder is finite
+            bound, gradients, sizes = self._steps_and_elbo(x, q, model, samples, check)
+        if self.training:
+            self._plan_next_check(sizes if check else None)
         moves = torch.stack([size * gradient for size, gradient in zip(sizes, gradients, strict=True)]).sum(0)
         pull = options.encoder_weight * gradients[0] + options.regression * moves
         loss = -bound.weighted(kl_weight) - (pull * q.mean).sum(-1)
         return loss.mean(), bound.value.mean().detach()
+
+    def _steps_and_elbo(
+        self, x: Tensor, q: LatentNormal, model: Generative, samples: int, check: bool
+    ) -> tuple[ELBO, list[Tensor], list[Tensor]]:
+        """The ELBO of q_T, with the gradients and the sizes of the steps that lead to it."""
+        mean, gradients, sizes = self.refinement.differentiable_steps(
+            x, q, model, second_order=self.options.differentiate == "through", check=check
+        )
+        return self.elbo_of(q.with_mean(mean), x, model, samples), gradients, sizes
+
+    def _plan_next_check(self, sizes: list[Tensor] | None) -> None:
+        """Count a batch; if its step sizes were checked, decide how many of the next batches are not."""
+        if sizes is None:
+            self.checking[0] -= 1
+            return
+        reduced = torch.stack([(size < self.options.step_size).sum() for size in sizes]).sum()
+        distance = 1 if int(batch_sum(reduced)) else min(2 * int(self.checking[1]), self.options.check_interval)
+        self.checking.copy_(torch.tensor([distance - 1, distance]))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Load the state; models saved before `checking` existed begin with a check."""
+        state_dict.setdefault(prefix + "checking", torch.tensor([0, 1]))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def start_from(self, other: InferenceModel[Any]) -> None:
         """Copy the encoder of a trained VAE; the covariance stays nearly diagonal."""

@@ -103,12 +103,12 @@ class Natural(Refinement[LatentNormal]):
         return self._ascend(x, normal, model)
 
     def differentiable_steps(
-        self, x: Tensor, q: LatentNormal, model: Generative, *, second_order: bool = True
+        self, x: Tensor, q: LatentNormal, model: Generative, *, second_order: bool = True, check: bool = True
     ) -> tuple[Float[Tensor, "batch d"], list[Tensor], list[Tensor]]:
         """m_T, `(batch, d)`, with the gradients g_0 … g_{T−1} `(batch, d)` and the step sizes α_t `(batch, 1)`.
 
         m_T is differentiable with respect to q, and to the parameters of the model if `second_order`; otherwise the
-        gradients g_t are constants.
+        gradients g_t are constants. Without `check`, every step has the first step size, and log p(x, m) may fall.
         """
         mean, gradients, sizes = q.mean, [], []
         for _ in range(self.options.steps):
@@ -116,8 +116,11 @@ class Natural(Refinement[LatentNormal]):
             # An instance whose gradient is not finite stays where it is and does not spoil the encoder's gradients.
             gradient = gradient.where(gradient.isfinite().all(-1, keepdim=True), 0.0)
             direction = q.covariance_times(gradient)
-            with torch.no_grad():
-                size, _ = self._accepted(x, mean, direction, value, model, self.sizes)
+            if check:
+                with torch.no_grad():
+                    size, _ = self._accepted(x, mean, direction, value, model, self.sizes)
+            else:
+                size = torch.full_like(value, self.options.step_size)
             mean = mean + size.unsqueeze(-1) * direction
             gradients.append(gradient.detach())
             sizes.append(size.unsqueeze(-1))
