@@ -14,6 +14,7 @@ CHECKED = [
     *(f"gpin.inference.{name}" for name in ("gaussian", "gp", "householder", "iaf", "laplace", "mixture")),
     "gpin.inference.recursive_mixture",
     "gpin.refinement",
+    "gpin.evaluation.annealed",
     "gpin.evaluation.importance",
 ]
 install_import_hook(CHECKED, "beartype.beartype")

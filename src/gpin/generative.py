@@ -83,13 +83,13 @@ def log_joint_alone(model: Generative, x: Tensor, z: Tensor) -> Float[Tensor, " 
 
 def log_joint_and_gradient(
     model: Generative, x: Tensor, z: Tensor, *, differentiable: bool = False
-) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch d"]]:
-    """log p(x, z), `(batch,)`, and its gradient in z, `(batch, d)`, with the decoder of :func:`decoder_alone`.
+) -> tuple[Float[Tensor, "... batch"], Float[Tensor, "... batch d"]]:
+    """log p(x, z), `(..., batch)`, and its gradient in z, `(..., batch, d)`, with the decoder of :func:`decoder_alone`.
 
     Arguments:
         model: The generative model.
         x: `(batch, *shape)`.
-        z: `(batch, d)`.
+        z: `(..., batch, d)`.
         differentiable: Whether the gradient can be differentiated again, with respect to z and the parameters of the
             model. Otherwise both results are detached, and the gradients of parameters are not computed.
     """

@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+from gpin._core.memory import available_memory
 
 COUNT = """
 import resource, sys
@@ -37,3 +40,10 @@ def test_a_process_with_a_vae_keeps_its_memory_unless_told_otherwise():
     assert faults("torch") > each  # else there is nothing to show
     assert faults("vae") <= each  # the heap may still grow once, by what five tensors need
     assert faults("vae", MALLOC_TRIM_THRESHOLD_="1000000") > 10 * each
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="other systems do not say")
+def test_the_available_memory_is_less_than_all_of_it():
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < available_memory(torch.device("cpu")) <= total
+    assert available_memory(torch.device("meta")) is None

@@ -1,8 +1,9 @@
 """Importance-weighted log-likelihood, with diagnostics of its reliability."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,7 +14,27 @@ from gpin._core.errors import InputError
 from gpin.distributions import sample_and_log_prob
 from gpin.refinement import Ascent
 
-__all__ = ["LogLikelihood", "effective_sample_size", "importance_weighted", "pareto_khat"]
+__all__ = ["Annealing", "LogLikelihood", "effective_sample_size", "importance_weighted", "pareto_khat"]
+
+
+@dataclass(frozen=True)
+class Annealing:
+    """How the chains of annealed importance sampling ran, see `gpin.evaluation.annealed`.
+
+    Attributes:
+        temperatures: The number of temperatures after the start.
+        start: The distribution from which the chains started, "refined" or "prior".
+        acceptance: The mean acceptance rate of the transitions of each instance, `(batch,)`.
+    """
+
+    temperatures: int
+    start: str
+    acceptance: Float[Tensor, " batch"]
+
+    @classmethod
+    def join(cls, parts: Sequence["Annealing"]) -> "Annealing":
+        """Concatenate the acceptance rates of several batches."""
+        return cls(parts[0].temperatures, parts[0].start, torch.cat([part.acceptance for part in parts]))
 
 
 @dataclass(frozen=True)
@@ -21,17 +42,19 @@ class LogLikelihood:
     r"""Estimates of log p(x), one per instance, with their diagnostics; tensors are `(batch,)`.
 
     Attributes:
-        values: log (1/K) Σ_k p(x, z_k) / q(z_k|x), z_k ~ q(z|x): a lower bound in expectation.
+        values: log (1/K) Σ_k w_k, a lower bound in expectation; w_k = p(x, z_k) / q(z_k|x) with z_k ~ q(z|x), or the
+            weight of an annealed chain.
         ess: The effective sample size (Σw)²/Σw², between 1 and K.
         khat: The Pareto shape of the largest weights; above 0.7 the estimate is unreliable (NaN for K < 25,
             which is too small to estimate it).
         mc_error: The Monte-Carlo standard error of each value, by the delta method (NaN for K = 1). It cannot exceed
             one nat, so it is not informative where k̂ > 0.7.
-        elbo: (1/K) Σ_k log p(x, z_k) / q(z_k|x), the evidence lower bound of the proposal, from the same z_k.
-        samples: K.
-        proposal: The name of the proposal distribution.
-        log_weights: log p(x, z_k) − log q(z_k|x), `(samples, batch)`, if they were requested.
+        elbo: (1/K) Σ_k log w_k, without annealing the evidence lower bound of the proposal, from the same z_k.
+        samples: K, the number of samples or annealed chains per instance.
+        proposal: The name of the proposal distribution, or "annealed".
+        log_weights: log w_k, `(samples, batch)`, if they were requested.
         ascent: The natural-gradient steps that led to the proposal, if there were any.
+        annealing: How the chains ran, for an annealed estimate.
     """
 
     values: Tensor
@@ -43,6 +66,21 @@ class LogLikelihood:
     proposal: str = "encoder"
     log_weights: Tensor | None = None
     ascent: Ascent | None = None
+    annealing: Annealing | None = None
+
+    @classmethod
+    def of(
+        cls, log_weights: Tensor, proposal: str = "encoder", keep_weights: bool = False, **more: Any
+    ) -> "LogLikelihood":
+        """The estimates, with their diagnostics, from the log weights `(samples, batch)`."""
+        weights, samples = log_weights.double(), len(log_weights)
+        values = torch.logsumexp(weights, dim=0) - math.log(samples)
+        ess = effective_sample_size(weights)
+        # The delta method: Var[log w̄] ≈ Var[w]/(K E[w]²), and Var[w]/E[w]² is (K/ESS − 1) K/(K − 1).
+        variance = (1 / ess - 1 / samples).clamp(min=0)
+        mc_error = (variance * samples / (samples - 1)).sqrt() if samples > 1 else ess * math.nan
+        khat, kept = pareto_khat(weights), weights if keep_weights else None
+        return cls(values, ess, khat, mc_error, weights.mean(0), samples, proposal, kept, **more)
 
     @property
     def mean(self) -> float:
@@ -63,8 +101,12 @@ class LogLikelihood:
     def __str__(self) -> str:
         known = self.khat[~self.khat.isnan()]
         share = f"k̂ > 0.7 for {100 * (known > 0.7).double().mean():.0f} %" if len(known) else "k̂ unknown for all"
+        how = f"K={self.samples}, {self.proposal} proposal"
+        if self.annealing is not None:
+            how = f"{self.samples} chains annealed through {self.annealing.temperatures} temperatures from the "
+            how += f"{self.annealing.start} start, acceptance {self.annealing.acceptance.mean():.2f}"
         return (
-            f"{self.mean:.2f} ± {self.stderr:.2f} nats (K={self.samples}, {self.proposal} proposal, "
+            f"{self.mean:.2f} ± {self.stderr:.2f} nats ({how}, "
             f"Monte-Carlo error {self.mean_mc_error:.2f}, median ESS {self.ess.median():.1f}, "
             f"{share} of {self.values.numel()} instances)"
         )
@@ -78,9 +120,14 @@ class LogLikelihood:
         kept = [part.log_weights for part in parts if part.log_weights is not None]
         log_weights = torch.cat(kept, dim=1) if len(kept) == len(parts) else None
         ascents = [part.ascent for part in parts if part.ascent is not None]
-        ascent = Ascent.join(ascents) if len(ascents) == len(parts) else None
+        annealings = [part.annealing for part in parts if part.annealing is not None]
         return cls(
-            **tensors, samples=parts[0].samples, proposal=parts[0].proposal, log_weights=log_weights, ascent=ascent
+            **tensors,
+            samples=parts[0].samples,
+            proposal=parts[0].proposal,
+            log_weights=log_weights,
+            ascent=Ascent.join(ascents) if len(ascents) == len(parts) else None,
+            annealing=Annealing.join(annealings) if len(annealings) == len(parts) else None,
         )
 
 
@@ -109,15 +156,8 @@ def importance_weighted(
     if chunk < 1:
         raise InputError(f"chunk must be at least 1, got {chunk}")
     z, log_prob = sample_and_log_prob(q, samples, chunk)
-    weights = (torch.cat([log_joint(part) for part in z.split(chunk)]) - log_prob).double()
-    values = torch.logsumexp(weights, dim=0) - math.log(samples)
-    ess = effective_sample_size(weights)
-    # The delta method: Var[log w̄] ≈ Var[w]/(K E[w]²), and Var[w]/E[w]² is (K/ESS − 1) K/(K − 1).
-    variance = (1 / ess - 1 / samples).clamp(min=0)
-    mc_error = (variance * samples / (samples - 1)).sqrt() if samples > 1 else ess * math.nan
-    khat, kept = pareto_khat(weights), weights if keep_weights else None
-    ascent = getattr(q, "ascent", None)
-    return LogLikelihood(values, ess, khat, mc_error, weights.mean(0), samples, proposal, kept, ascent)
+    log_weights = torch.cat([log_joint(part) for part in z.split(chunk)]) - log_prob
+    return LogLikelihood.of(log_weights, proposal, keep_weights, ascent=getattr(q, "ascent", None))
 
 
 def effective_sample_size(log_weights: Float[Tensor, "samples batch"]) -> Float[Tensor, " batch"]:
