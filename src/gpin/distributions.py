@@ -21,6 +21,7 @@ __all__ = [
     "LatentNormal",
     "LowRankNormal",
     "NormalMixture",
+    "PrecisionMixture",
     "PrecisionNormal",
     "RandomMomentsNormal",
     "ReflectedNormal",
@@ -554,6 +555,47 @@ class NormalMixture(LatentDistribution):
     def weigh(self, component_log_prob: Tensor) -> Tensor:
         """log Σ_m α_m exp(·_m): `(..., batch, M)` → `(..., batch)`."""
         return torch.logsumexp(self.log_weights + component_log_prob, dim=-1)
+
+
+class PrecisionMixture(LatentDistribution):
+    """Σ_m α_m N(mean_m, Λ_m⁻¹), a mixture of Gaussians with full covariances.
+
+    Arguments:
+        log_weights: log α, normalised, shape `(..., M)`.
+        components: The Gaussians, with batch shape `(..., M)`.
+
+    Example:
+        >>> components = PrecisionNormal(torch.zeros(3, 4, 2), torch.eye(2).expand(3, 4, 2, 2))
+        >>> q = PrecisionMixture(torch.full((3, 4), 0.25).log(), components)
+        >>> q.rsample((5,)).shape, q.log_prob(torch.zeros(3, 2)).shape
+        (torch.Size([5, 3, 2]), torch.Size([3]))
+    """
+
+    def __init__(self, log_weights: Tensor, components: PrecisionNormal) -> None:
+        self.log_weights, self.components = log_weights, components
+        super().__init__(components.batch_shape[:-1], components.event_shape, validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """Σ_m α_m mean_m, `(..., d)`."""
+        return (self.log_weights.exp().unsqueeze(-1) * self.components.mean).sum(-2)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance by the law of total variance, `(..., d)`."""
+        spread = (self.components.mean - self.mean.unsqueeze(-2)).square()
+        return (self.log_weights.exp().unsqueeze(-1) * (self.components.variance + spread)).sum(-2)
+
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        """Ancestral samples; gradients reach the components but not the choice among them."""
+        shape = Size(sample_shape)
+        chosen = torch.distributions.Categorical(logits=self.log_weights.detach()).sample(shape)
+        z = self.components.rsample(shape)  # of every component, (*shape, ..., M, d)
+        return z.gather(-2, chosen[..., None, None].expand(*chosen.shape, 1, z.shape[-1])).squeeze(-2)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log Σ_m α_m N(z; mean_m, Λ_m⁻¹), for z `(..., d)`."""
+        return torch.logsumexp(self.log_weights + self.components.log_prob(value.unsqueeze(-2)), dim=-1)
 
 
 class FlowNormal(LatentDistribution):

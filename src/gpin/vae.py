@@ -20,7 +20,7 @@ from gpin._core.memory import keep_freed_memory
 from gpin._core.modes import differentiable, evaluating
 from gpin._core.seeding import seeded
 from gpin._core.tensors import pack_tensors
-from gpin.distributions import PrecisionNormal
+from gpin.distributions import PrecisionMixture, PrecisionNormal
 from gpin.evaluation.annealed import AnnealingOptions, Path, Sandwich, batch_size, standard_start, widened
 from gpin.evaluation.gap_prediction import (
     LEAST,
@@ -36,7 +36,7 @@ from gpin.evaluation.gaps import HOW, Gap, estimated_gap, refined_gap
 from gpin.evaluation.importance import LogLikelihood, importance_weighted
 from gpin.inference import ELBO, InferenceModel, Uncertainty
 from gpin.likelihoods import Likelihood
-from gpin.refinement import QuasiNewton, QuasiNewtonConfig
+from gpin.refinement import Modes, ModesConfig, QuasiNewton, QuasiNewtonConfig
 from gpin.refinement.natural import MOST_STEPS
 
 if TYPE_CHECKING:
@@ -410,6 +410,54 @@ class VAE(nn.Module):
             gradients=whole_number(gradients, "gradients", least=0),
         )
         return QuasiNewton(options)(x, self.inference(x, self), self)
+
+    @torch.no_grad()
+    def modes(
+        self,
+        x: ArrayLike,
+        starts: int = 16,
+        rounds: int = 0,
+        *,
+        draws: int = 4000,
+        steps: int = 20,
+        tolerance: float = 0.1,
+        gradients: int = QuasiNewtonConfig().gradients,
+    ) -> PrecisionMixture:
+        """A mixture of full-covariance Gaussians for the posterior of each instance, which may have several modes.
+
+        :meth:`refine` climbs from the encoder's mean to one mode. Here more searches start from draws of the prior, so
+        that modes are found which the encoder does not know of; each end is weighted by the mass that its Gaussian
+        claims, and ends at the same mode share its weight. The cost is that of `starts` refinements. Rounds of adaptive
+        importance sampling then fit the mixture to what is not Gaussian. The mixture is a proposal for
+        :meth:`log_likelihood`.
+
+        Arguments:
+            x: `(batch, *shape)`.
+            starts: The number of searches for each instance, the one from the encoder's mean included.
+            rounds: The number of rounds of adaptive importance sampling, such as 6; each decodes `draws` samples of the
+                mixture per instance and moves its weights, means and covariances by a step of the EM algorithm.
+            draws: The number of samples per instance and round; more are needed in more latent dimensions.
+            steps: As in :meth:`refine`, like `tolerance` and `gradients`.
+            tolerance: See `steps`.
+            gradients: See `steps`.
+
+        Example:
+            >>> import gpin
+            >>> vae, x = gpin.build((6,), "vae", latent_dim=2).eval(), torch.rand(3, 6)
+            >>> q = vae.modes(x, starts=4)
+            >>> q.log_weights.shape, vae.log_likelihood(x, 50, q).values.shape
+            (torch.Size([3, 4]), torch.Size([3]))
+        """
+        x = self.check(x)
+        options = ModesConfig(
+            starts=whole_number(starts, "starts"),
+            rounds=whole_number(rounds, "rounds", least=0),
+            draws=whole_number(draws, "draws"),
+            steps=whole_number(steps, "steps"),
+            tolerance=positive_number(tolerance, "tolerance"),
+            gradients=whole_number(gradients, "gradients", least=0),
+        )
+        return Modes(options)(x, self.inference(x, self), self)
 
     @torch.no_grad()
     def gap(self, x: ArrayLike, how: str = "estimated", *, steps: int | None = None, samples: int | None = None) -> Gap:

@@ -1,9 +1,10 @@
-"""Per-instance refinement of any posterior: gradient ascent on the ELBO, natural-gradient steps, quasi-Newton and
-Gauss–Newton."""
+"""Per-instance refinement of any posterior: gradient ascent on the ELBO, natural-gradient steps, quasi-Newton,
+Gauss–Newton, and searches from several starts."""
 
 from gpin.refinement.base import Refinement
 from gpin.refinement.gauss_newton import GaussNewton, GaussNewtonConfig, Laplace, LaplaceConfig
 from gpin.refinement.gradient import Gradient, GradientConfig
+from gpin.refinement.modes import Modes, ModesConfig
 from gpin.refinement.natural import Ascent, Natural, NaturalConfig
 from gpin.refinement.quasi_newton import QuasiNewton, QuasiNewtonConfig
 
@@ -15,6 +16,8 @@ __all__ = [
     "GradientConfig",
     "Laplace",
     "LaplaceConfig",
+    "Modes",
+    "ModesConfig",
     "Natural",
     "NaturalConfig",
     "QuasiNewton",
