@@ -32,7 +32,7 @@ from gpin.evaluation.gap_prediction import (
     evenly_spaced,
     pack_calibrations,
 )
-from gpin.evaluation.gaps import HOW, Gap, estimated_gap, refined_gap
+from gpin.evaluation.gaps import HOW, Gap, Gaps, estimated_gap, posterior_elbo, refined_gap
 from gpin.evaluation.importance import LogLikelihood, importance_weighted
 from gpin.inference import ELBO, InferenceModel, Uncertainty
 from gpin.likelihoods import Likelihood
@@ -294,7 +294,7 @@ class VAE(nn.Module):
         return LogLikelihood.join(parts)
 
     def _paths(
-        self, x: Tensor, options: AnnealingOptions, chunk_size: int, limits: Mapping[str, Any]
+        self, x: Tensor, options: AnnealingOptions, chunk_size: int, limits: Mapping[str, Any] | None = None
     ) -> Iterator[Path]:
         """The annealing paths of batches of instances, one after the other; the model must be in evaluation mode."""
         x = x.clone() if x.is_inference() else x
@@ -303,7 +303,7 @@ class VAE(nn.Module):
             raise InputError(f"{next(iter(limits))} applies to start='refined' only")
         for batch in x.split(size):
             if options.start == "refined":
-                q = widened(self.refine(batch, **limits))
+                q = widened(self.refine(batch, **(limits or {})))
             else:
                 q = standard_start(batch, self.latent_dim)
             yield Path(self, batch, q, options, chunk_size)
@@ -361,7 +361,7 @@ class VAE(nn.Module):
                 name: self.log_likelihood(x, samples, chunk_size=chunk_size, **how) for name, how in proposals.items()
             }
             bounds, done = [], 0
-            for path in self._paths(self.check(x), options, chunk_size, {}):
+            for path in self._paths(self.check(x), options, chunk_size):
                 bounds.append((path.lower(), path.upper(z[done : done + len(path.x)])))
                 done += len(path.x)
             lower, upper = (LogLikelihood.join(part) for part in zip(*bounds, strict=True))
@@ -517,6 +517,57 @@ class VAE(nn.Module):
         if how == "predicted" and steps not in self._gpin_calibrations:
             call = "vae.calibrate(x)" if steps is None else f"vae.calibrate(x, steps={steps})"
             raise InputError(f"the gap can be predicted only after calibration: call {call} with validation data first")
+
+    @torch.no_grad()
+    def gaps(
+        self,
+        x: ArrayLike,
+        *,
+        steps: int | None = None,
+        samples: int = 100,
+        temperatures: int | None = None,
+        chains: int | None = None,
+        start: str | None = None,
+        leapfrog: int | None = None,
+        chunk_size: int = 512,
+    ) -> Gaps:
+        """The inference gap of each instance in nats, split into amortization and approximation gap.
+
+        The inference gap log p(x) − ELBO(q) is the sum of the amortization gap ELBO(q*) − ELBO(q) and the approximation
+        gap log p(x) − ELBO(q*). Here log p(x) is the annealed estimate of :meth:`log_likelihood`, and q* is the
+        full-covariance Gaussian of :meth:`refine`, for every method. It stands for the best member of a method's
+        family, of which it may not be a member; see `gpin.evaluation.gaps` for the consequences.
+
+        Arguments:
+            x: `(batch, *shape)`, any number of instances.
+            steps: The number of natural-gradient steps after which the gaps are determined, see :meth:`encode`; by
+                default they are those of the posterior that `encode(x)` returns.
+            samples: The number of samples for each ELBO.
+            temperatures: The number of temperatures of the annealed estimate, see :meth:`log_likelihood`.
+            chains: Its number of chains per instance.
+            start: Where its chains start, "refined" or "prior".
+            leapfrog: Its number of leapfrog steps per temperature.
+            chunk_size: How many pairs (x, z) are decoded at a time; changes memory, not results.
+
+        Example:
+            >>> import gpin
+            >>> vae, x = gpin.build((6,), "vae", latent_dim=2).eval(), torch.rand(3, 6)
+            >>> found = vae.gaps(x, temperatures=10)
+            >>> torch.allclose(found.inference, found.amortization + found.approximation)
+            True
+        """
+        x, samples = self.check(x), whole_number(samples, "samples")
+        options = AnnealingOptions.of(temperatures, chains, start, leapfrog)
+        chunk_size = whole_number(chunk_size, "chunk_size")
+        taken, _ = check_steps(steps, None, None)
+        parts = []
+        with differentiable(), evaluating(self):
+            for path in self._paths(x, options, chunk_size):
+                evidence = path.lower()
+                posteriors = (self.refine(path.x), self._encode(path.x, taken, None))
+                best, own = (posterior_elbo(self, path.x, q, samples) for q in posteriors)
+                parts.append(Gaps.of(evidence.values, best, own, evidence))
+        return Gaps.join(parts)
 
     @torch.no_grad()
     def calibrate(

@@ -89,6 +89,38 @@ def test_evaluate_after_steps_says_how_many_were_taken(gpin, runs):
     assert none["log_likelihood"] != two["log_likelihood"]
 
 
+QUICK = ["--temperatures", 3, "--chains", 2]
+
+
+def test_evaluate_annealed(gpin, runs):
+    said = gpin("evaluate", runs["table"], "--estimator", "annealed", *QUICK, "--limit", 5)
+    assert said.code == 0
+    assert "5 test instances, 2 annealed chains each, 3 temperatures, refined start" in said.out
+    assert "annealed log-likelihood" in said.out
+    assert "acceptance rate" in said.out
+
+
+def test_evaluate_says_how_far_importance_sampling_is_off(gpin, runs):
+    said = gpin("evaluate", runs["table"], "--samples", 30, "--sandwich", 4, *QUICK)
+    assert "4 instances simulated from the model: log p(x) is between" in said.out
+    assert "· encoder, 1 step, 30 samples" in said.out
+    record = json.loads(gpin("evaluate", runs["table"], "--samples", 30, "--sandwich", 4, *QUICK, "--json").out)
+    assert record["sandwich"]["instances"] == 4
+    assert set(record["sandwich"]["too_low"]) == {"encoder", "encoder, 1 step", "refined"}
+
+
+def test_evaluate_splits_the_gap(gpin, runs):
+    said = gpin("evaluate", runs["table"], "--gaps", "--limit", 5, *QUICK)
+    assert "· approximation gap" in said.out
+    assert "test, 5 instances" in said.out
+    record = json.loads(gpin("evaluate", runs["table"], "--gaps", "--limit", 5, *QUICK, "--json").out)["gaps"]
+    for part in ("test", "train"):
+        found = {name: record[part][name]["mean"] for name in ("inference", "amortization", "approximation")}
+        assert found["inference"] == pytest.approx(found["amortization"] + found["approximation"])
+    difference = record["test"]["inference"]["mean"] - record["train"]["inference"]["mean"]
+    assert record["generalisation"]["inference"]["mean"] == pytest.approx(difference)
+
+
 def test_evaluate_says_when_the_posterior_has_collapsed(gpin, runs, tmp_path):
     assert "collapsed" not in gpin("evaluate", runs["table"]).out
     np.save(tmp_path / "noise.npy", np.random.default_rng(0).normal(size=(400, 2)))  # there is nothing to tell
@@ -398,6 +430,19 @@ def test_damaged_weights_are_found_in_the_checkpoints(gpin, runs, tmp_path):
         ("table", ["evaluate", "--tolerance", "0"], "tolerance must be a positive number, got 0.0"),
         ("table", ["encode", "digits", "-o", "z.csv", "--max-steps", "3"], "max_steps applies only with a tolerance"),
         ("table", ["evaluate", "--limit", "0"], "limit must be"),
+        (
+            "table",
+            ["evaluate", "--chains", "4"],
+            "--chains applies to --estimator annealed, --sandwich and --gaps only",
+        ),
+        (
+            "table",
+            ["evaluate", "--estimator", "annealed", "--temperatures", "0"],
+            "temperatures must be a whole number",
+        ),
+        ("table", ["evaluate", "--estimator", "annealed", "--chains", "1"], "chains must be at least 2, got 1"),
+        ("table", ["evaluate", "--estimator", "annealed", "--samples", "5"], "choose temperatures, chains, start"),
+        ("table", ["evaluate", "--sandwich", "0"], "count must be a whole number of at least 1"),
         ("table", ["evaluate", "--seed", "-1"], "seed must be a whole number between 0"),
         ("table", ["evaluate", "--device", "cuda:99"], "no device 'cuda:99'"),
         ("table", ["sample", "-o", "s.csv", "--count", "0"], "count must be"),

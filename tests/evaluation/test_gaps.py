@@ -81,3 +81,32 @@ def test_in_a_latent_plane_the_grid_knows_all_three(variance, double):
 def test_a_refined_gaussian_that_is_worse_than_the_encoder_has_a_gap_below_zero():
     found = Gaps.of(torch.tensor([5.0]), torch.tensor([1.0]), torch.tensor([2.0]))
     assert (found.inference.item(), found.amortization.item(), found.approximation.item()) == (3.0, -1.0, 4.0)
+
+
+def test_the_split_with_annealed_truth_is_the_known_divergence(double):
+    model = correlated()
+    vae, x = model.vae("vae", known=True).eval(), model.sample(5)
+    found = vae.gaps(x, samples=2000, temperatures=20, chains=200)
+    kl, error = encoder_kl(model, vae, x), found.log_likelihood.mc_error
+    # The refined Gaussian is the posterior, so that all of the gap is amortization.
+    assert (found.approximation.abs() < 5 * error + 0.02).all()
+    torch.testing.assert_close(found.amortization, kl, rtol=0.1, atol=0.1)
+    torch.testing.assert_close(found.inference, found.amortization + found.approximation)
+    torch.testing.assert_close(found.log_likelihood.values, model.log_prob(x), rtol=0, atol=5 * error.max().item())
+    assert str(found).startswith(f"inference gap {found.inference.mean():.2f} = amortization")
+
+
+def test_steps_close_the_amortization_gap(double):
+    model = correlated()
+    vae, x = model.vae("vae", known=True), model.sample(5)
+    none, some = (vae.gaps(x, steps=k, samples=1000, temperatures=2, chains=2) for k in (0, 30))
+    assert some.amortization.mean() < 0.9 * none.amortization.mean()
+    assert vae.training
+
+
+def test_the_gaps_of_batches_are_joined(double):
+    model = correlated()
+    vae, x = model.vae("vae", known=True).eval(), model.sample(130)
+    found = vae.gaps(x, samples=2, temperatures=1, chains=2)
+    assert found.inference.shape == found.log_likelihood.values.shape == (130,)
+    assert Gaps.join([Gaps.of(*torch.ones(3, 4))]).log_likelihood is None

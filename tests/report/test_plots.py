@@ -91,3 +91,18 @@ def test_long_names_of_methods_leave_room_for_the_curves():
     box = figure.axes[0].get_position()
     assert box.width > 0.7
     assert box.height * figure.get_size_inches()[1] > 2
+
+
+def test_stacked_bars_add_up_and_negative_parts_go_left():
+    groups = {
+        "vae": {"test": {"a": 3.0, "b": 1.0}, "train": {"a": 2.0, "b": 1.0}},
+        "sa": {"test": {"a": -0.5, "b": 2.0}},
+    }
+    figure = plots.stacked_bars(groups, "nats")
+    (axes,) = figure.axes
+    spans = [(bar.get_x(), bar.get_width()) for bar in axes.patches]
+    assert spans == [(0, 3), (3, 1), (0, 2), (2, 1), (0, -0.5), (0, 2)]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["test", "train", "test"]
+    assert {"4.0", "3.0", "1.5", "vae", "sa"} <= {text.get_text() for text in axes.texts}
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
+    assert len({bar.get_facecolor()[:3] for bar in axes.patches}) == 2

@@ -90,3 +90,16 @@ def test_one_instance_and_one_sample_leave_much_unknown(rows, small_model):
 def test_a_part_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(gpin.InputError, match="part must be train, validation or test, got 'rest'"):
         evaluate_run(tmp_path, part="rest")
+
+
+def test_an_annealed_evaluation_is_that_of_the_model(rows, small_model):
+    vae, few = small_model("vae"), spread_rows(rows, 10)
+    found = evaluate(vae, few, seed=5, estimator="annealed", temperatures=3, chains=4)
+    with seeded(5):
+        expected = vae.log_likelihood(few.values[few.rows], estimator="annealed", temperatures=3, chains=4)
+    torch.testing.assert_close(found.log_likelihood.values, expected.values)
+    torch.testing.assert_close(found.columns["acceptance"].float(), expected.annealing.acceptance)
+    record = found.record()
+    assert record["log_likelihood"]["mean"] == pytest.approx(expected.mean)
+    assert (record["proposal"], record["temperatures"], record["start"]) == ("annealed", 3, "refined")
+    assert not {"log_likelihood", "refined_log_likelihood", "inference_gap"} & set(found.columns)

@@ -18,6 +18,7 @@ from gpin.cli.base import (
     RunFolder,
     Size,
     app,
+    console,
     number,
     on_terminal,
     print_json,
@@ -29,6 +30,7 @@ from gpin.cli.base import (
 )
 
 if TYPE_CHECKING:
+    from gpin.evaluation.annealed import Sandwich
     from gpin.runs import Evaluation
 
 
@@ -39,11 +41,18 @@ def evaluate(
     run: RunFolder,
     /,
     *,
-    samples: int = 100,
+    samples: int | None = None,
     proposal: Literal["encoder", "refined"] = "encoder",
     steps: int | None = None,
     tolerance: float | None = None,
     max_steps: int | None = None,
+    estimator: Literal["importance", "annealed"] = "importance",
+    temperatures: int | None = None,
+    chains: int | None = None,
+    start: Literal["refined", "prior"] | None = None,
+    leapfrog: int | None = None,
+    sandwich: int | None = None,
+    gaps: Annotated[bool, Flag] = False,
     data: str | None = None,
     part: Literal["test", "validation", "train"] = "test",
     limit: int | None = None,
@@ -56,7 +65,7 @@ def evaluate(
     Parameters
     ----------
     samples
-        The number of importance samples per instance.
+        The number of importance samples per instance. [default: 100]
     proposal
         The distribution to sample from: the encoder's posterior, or a Gaussian refined for each instance, whose score
         depends much less on the encoder.
@@ -67,6 +76,24 @@ def evaluate(
         Continue the steps of an instance until its estimated remaining gap is at most this many nats.
     max_steps
         The maximum number of natural-gradient steps with --tolerance; 20 by default.
+    estimator
+        Importance sampling, or annealed: chains that move from a start to the posterior, which is slow but much closer
+        to log p(x) where importance sampling is poor.
+    temperatures
+        The number of temperatures of annealed chains, also for --sandwich and --gaps. [default: 200 from the refined
+        start, 1000 from the prior]
+    chains
+        The number of annealed chains per instance. [default: 8]
+    start
+        Where annealed chains start: a Gaussian refined for each instance, or the prior. [default: refined]
+    leapfrog
+        The number of leapfrog steps per temperature. [default: 4 from the refined start, 10 from the prior]
+    sandwich
+        Simulate this many instances from the model, bound their log p(x) from both sides, and say how far importance
+        sampling is too low.
+    gaps
+        Split the inference gap into amortization and approximation gap, on test and on training data, for at most
+        --limit or 100 instances each.
     data
         The new location of the run's data, if it has moved.
     part
@@ -89,6 +116,13 @@ def evaluate(
             steps=steps,
             tolerance=tolerance,
             max_steps=max_steps,
+            estimator=estimator,
+            temperatures=temperatures,
+            chains=chains,
+            start=start,
+            leapfrog=leapfrog,
+            sandwich=sandwich,
+            gaps=gaps,
             data=data,
             part=part,
             limit=limit,
@@ -109,8 +143,12 @@ def _show_evaluation(folder: Path, part: str, found: "Evaluation") -> None:
 
     likelihood = found.log_likelihood
     print(folder)
-    print(f"{len(likelihood.values):,} {part} instances, {likelihood.samples:,} samples each, ", end="")
-    print(f"{likelihood.proposal} proposal\n")
+    how = f"{likelihood.samples:,} samples each, {likelihood.proposal} proposal"
+    if likelihood.annealing is not None:
+        annealing = likelihood.annealing
+        how = f"{likelihood.samples:,} annealed chains each, {annealing.temperatures:,} temperatures, "
+        how += f"{annealing.start} start"
+    print(f"{len(likelihood.values):,} {part} instances, {how}\n")
     pairs = []
     for score, detail in shown_scores(found.columns):
         values = found.columns[score.name]
@@ -118,6 +156,28 @@ def _show_evaluation(folder: Path, part: str, found: "Evaluation") -> None:
         text = score.text(values) + (f" {score.unit}" if score.unit else "") + (f": {remark}" if remark else "")
         pairs.append(("· " * detail + score.title, text))
     show_pairs(pairs)
+    if found.sandwich is not None:
+        _show_sandwich(found.sandwich)
+    if found.gaps is not None:
+        from gpin.report.tables import show
+
+        print()
+        show(found.gaps.table(), console())
+
+
+def _show_sandwich(found: "Sandwich") -> None:
+    lower, upper = (f"{number(bound.mean)}" for bound in (found.forward, found.reverse))
+    print(f"\n{len(found.lower):,} instances simulated from the model: log p(x) is between {lower} and {upper} nats")
+    print("on average. Importance sampling is too low by")
+    show_pairs(
+        [
+            (
+                f"· {name}, {found.others[name].samples:,} samples",
+                f"{number(bias.at_least)} to {number(bias.at_most)} nats",
+            )
+            for name, bias in found.biases.items()
+        ]
+    )
 
 
 @app.command(sort_key=3, help_epilogue="Example: `gpin encode runs/digits-gp-1a2b3c4d digits -o latents.parquet`")

@@ -14,16 +14,16 @@ E_q[log p(x, z) − log q(z|x)]; it does not include the KL of an encoder's rand
 
 Neither log p(x) nor q* is known in general. They are replaced by
 
-| quantity | with refined posteriors (`refined_gaps`) | with a latent plane (`grid_gaps`) |
-|---|---|---|
-| log p(x) | the importance-weighted estimate with refined proposals | the exact value, by quadrature on a grid |
-| ELBO(q*) | the ELBO of the refined Gaussian | the ELBO of the best diagonal Gaussian |
+| quantity | annealed (:meth:`gpin.VAE.gaps`) | with refined posteriors (`refined_gaps`) | in a plane (`grid_gaps`) |
+|---|---|---|---|
+| log p(x) | the annealed estimate | importance sampling with refined proposals | the exact value, by quadrature |
+| ELBO(q*) | the ELBO of the refined Gaussian | the ELBO of the refined Gaussian | that of the best diagonal Gaussian |
 
 This has three consequences for the gaps with refined posteriors. First, the estimate of log p(x) is a lower bound in
-expectation, so the inference and approximation gaps are underestimated where importance sampling is poor. Second, the
-refined Gaussian has a full covariance, so it can be better than every member of a diagonal family; the difference is
-counted as amortization. Third, it is a Laplace approximation, not the maximum of the ELBO, so it can be worse than the
-encoder's posterior; the estimated amortization gap is then negative.
+expectation, so the inference and approximation gaps are underestimated where importance sampling is poor; annealed
+chains come closer. Second, the refined Gaussian has a full covariance, so it can be better than every member of a
+diagonal family; the difference is counted as amortization. Third, it is a Laplace approximation, not the maximum of the
+ELBO, so it can be worse than the encoder's posterior; the estimated amortization gap is then negative.
 
 The amortization gap can be determined at three costs, see :meth:`gpin.VAE.gap`:
 
@@ -47,6 +47,7 @@ from gpin.generative import Generative, log_joint_and_gradient
 from gpin.refinement.natural import newton_decrement
 
 __all__ = [
+    "GAPS",
     "HOW",
     "Gap",
     "Gaps",
@@ -55,12 +56,16 @@ __all__ = [
     "estimated_gap",
     "grid_gaps",
     "inference_gap",
+    "posterior_elbo",
     "refined_gap",
     "refined_gaps",
 ]
 
 PAIRS = 512
 """How many pairs (x, z) are decoded at a time."""
+
+GAPS = ("inference", "amortization", "approximation")
+"""The gaps by name; the first is the sum of the others."""
 
 HOW = ("predicted", "estimated", "refined")
 """The ways to determine the amortization gap, the cheapest first."""
@@ -129,11 +134,11 @@ def refined_gap(model: Generative, x: Tensor, q: Distribution, refined: Distribu
         refined: The refined posterior, `vae.refine(x)`.
         samples: The number of samples per instance for each ELBO.
     """
-    return amortization_gap(*(_elbo(model, x, posterior, samples) for posterior in (refined, q)))
+    return amortization_gap(*(posterior_elbo(model, x, posterior, samples) for posterior in (refined, q)))
 
 
 @torch.no_grad()
-def _elbo(model: Generative, x: Tensor, q: Distribution, samples: int) -> Tensor:
+def posterior_elbo(model: Generative, x: Tensor, q: Distribution, samples: int) -> Tensor:
     """The ELBO of q, `(batch,)`, with the linear part of log p(x, z) at the mean of q as a control variate.
 
     Far from the mode this part causes most of the noise, with a variance of twice the Newton decrement, and its
@@ -169,20 +174,38 @@ class Gaps:
         inference: log p(x) − ELBO(q), the sum of the other two.
         amortization: ELBO(q*) − ELBO(q).
         approximation: log p(x) − ELBO(q*).
+        log_likelihood: The estimate of log p(x) and its diagnostics, if the gaps come from :meth:`gpin.VAE.gaps`.
     """
 
     inference: Tensor
     amortization: Tensor
     approximation: Tensor
+    log_likelihood: LogLikelihood | None = None
 
     @classmethod
-    def of(cls, log_evidence: Tensor, best_elbo: Tensor, elbo: Tensor) -> "Gaps":
+    def of(
+        cls, log_evidence: Tensor, best_elbo: Tensor, elbo: Tensor, log_likelihood: LogLikelihood | None = None
+    ) -> "Gaps":
         """The gaps from log p(x), ELBO(q*) and ELBO(q), or estimates of them, each `(batch,)`."""
         return cls(
             inference_gap(log_evidence, elbo),
             amortization_gap(best_elbo, elbo),
             approximation_gap(log_evidence, best_elbo),
+            log_likelihood,
         )
+
+    @classmethod
+    def join(cls, parts: Iterable["Gaps"]) -> "Gaps":
+        """Concatenate the gaps of several batches."""
+        parts = list(parts)
+        inference, amortization, approximation = (torch.cat([getattr(part, name) for part in parts]) for name in GAPS)
+        estimates = [part.log_likelihood for part in parts if part.log_likelihood is not None]
+        joined = LogLikelihood.join(estimates) if len(estimates) == len(parts) else None
+        return cls(inference, amortization, approximation, joined)
+
+    def __str__(self) -> str:
+        means = (f"{getattr(self, name).double().mean():.2f}" for name in GAPS)
+        return "inference gap {} = amortization {} + approximation {} nats".format(*means)
 
 
 def refined_gaps(encoder: LogLikelihood, refined: LogLikelihood) -> Gaps:

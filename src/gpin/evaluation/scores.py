@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpin.vae import VAE
 
 __all__ = [
+    "ANNEALED",
     "MEAN",
     "MEDIAN",
     "REFINED",
@@ -46,6 +47,9 @@ Columns = Mapping[str, Tensor]
 
 REFINED = "refined_"
 """The prefix of the names of scores that use refined proposals, such as `refined_ess`."""
+
+ANNEALED = "annealed_"
+"""The prefix of the names of scores that use annealed chains, such as `annealed_ess`."""
 
 
 # From instances to a number --------------------------------------------------------------------------
@@ -101,6 +105,7 @@ class Measurement:
         x: The instances, `(batch, *shape)`.
         encoder: log p(x) with proposals of the encoder.
         refined: log p(x) with refined proposals.
+        annealed: log p(x) from annealed chains.
         elbo: The bound that training maximises, with its terms.
         uncertainty: The encoder's uncertainty.
         gaps: The predicted and the estimated gap of the encoder, by these names, see :func:`known_gaps`.
@@ -113,6 +118,7 @@ class Measurement:
     x: Tensor
     encoder: LogLikelihood | None = None
     refined: LogLikelihood | None = None
+    annealed: LogLikelihood | None = None
     elbo: ELBO | None = None
     uncertainty: Uncertainty | None = None
     gaps: Mapping[str, Gap] = field(default_factory=dict)
@@ -391,8 +397,13 @@ def _khat_unknown(share: float) -> str:
     return "unknown with fewer than 25 samples" if math.isnan(share) else ""
 
 
-def _of_both_proposals(score: Score) -> tuple[Score, Score]:
-    """A diagnostic of the log-likelihood with proposals from the encoder, and the same with refined proposals."""
+def _acceptance(measurement: Measurement) -> Tensor | None:
+    annealing = None if measurement.annealed is None else measurement.annealed.annealing
+    return None if annealing is None else annealing.acceptance
+
+
+def _of_every_estimate(score: Score) -> tuple[Score, Score, Score]:
+    """A diagnostic of the log-likelihood with proposals from the encoder, with refined proposals, and annealed."""
     refined = replace(
         score,
         name=REFINED + score.name,
@@ -400,7 +411,14 @@ def _of_both_proposals(score: Score) -> tuple[Score, Score]:
         under="refined_log_likelihood",
         beside=score.name,
     )
-    return score, refined
+    annealed = replace(
+        score,
+        name=ANNEALED + score.name,
+        measure=_of("annealed", score.name),
+        under="annealed_log_likelihood",
+        table=None,
+    )
+    return score, refined, annealed
 
 
 _SCORES = (
@@ -427,6 +445,26 @@ _SCORES = (
         table="likelihood",
     ),
     Score(
+        name="annealed_log_likelihood",
+        symbol="log p(x), annealed",
+        title="annealed log-likelihood",
+        explanation="the same from chains that are annealed from a Gaussian to the posterior, the closest to log p(x)",
+        unit="nats",
+        better="higher",
+        measure=_of("annealed", "values"),
+        table="likelihood",
+    ),
+    Score(
+        name="acceptance",
+        symbol="acceptance",
+        title="acceptance rate",
+        explanation="the mean acceptance rate of the transitions of the chains; 0.6 to 0.9 is good",
+        reductions=(MEAN_ALONE,),
+        measure=_acceptance,
+        under="annealed_log_likelihood",
+        table=None,
+    ),
+    Score(
         name="bits_per_dim",
         symbol="bits/dim",
         title="bits per dimension",
@@ -444,6 +482,17 @@ _SCORES = (
         better="lower",
         format=".3f",
         measure=_bits("refined"),
+        under="bits_per_dim",
+        table=None,
+    ),
+    Score(
+        name="annealed_bits_per_dim",
+        symbol="bits/dim, annealed",
+        title="annealed bits per dimension",
+        explanation="the same from the annealed log-likelihood",
+        better="lower",
+        format=".3f",
+        measure=_bits("annealed"),
         under="bits_per_dim",
         table=None,
     ),
@@ -525,6 +574,28 @@ _SCORES = (
         table=None,
     ),
     Score(
+        name="annealed_inference_gap",
+        symbol="inference gap, annealed",
+        title="annealed inference gap",
+        explanation="the annealed log-likelihood minus the ELBO of the encoder's posterior",
+        unit="nats",
+        better="lower",
+        derive=inference_gap,
+        inputs=("annealed_log_likelihood", "elbo"),
+    ),
+    Score(
+        name="annealed_approximation_gap",
+        symbol="approximation gap, annealed",
+        title="annealed approximation gap",
+        explanation="the part of it that is not amortization: the annealed log-likelihood minus the ELBO of the "
+        "refined Gaussian",
+        unit="nats",
+        better="lower",
+        derive=approximation_gap,
+        inputs=("annealed_log_likelihood", "refined_elbo"),
+        under="annealed_inference_gap",
+    ),
+    Score(
         name="elbo",
         symbol="ELBO",
         title="ELBO of the encoder's posterior",
@@ -545,7 +616,7 @@ _SCORES = (
         in_runs=False,
         table=None,
     ),
-    *_of_both_proposals(
+    *_of_every_estimate(
         Score(
             name="ess",
             symbol="ESS",
@@ -558,7 +629,7 @@ _SCORES = (
             under="log_likelihood",
         )
     ),
-    *_of_both_proposals(
+    *_of_every_estimate(
         Score(
             name="khat",
             symbol="k̂ > 0.7",
@@ -571,7 +642,7 @@ _SCORES = (
             remark=_khat_unknown,
         )
     ),
-    *_of_both_proposals(
+    *_of_every_estimate(
         Score(
             name="mc_error",
             symbol="MC error",

@@ -35,6 +35,7 @@ __all__ = [
     "png",
     "posterior_panels",
     "scatter",
+    "stacked_bars",
     "standalone_svg",
     "svg",
 ]
@@ -190,6 +191,61 @@ def ordered_strip(
         if title:
             figure.suptitle(title, x=0.012, ha="left", fontsize=12.5, fontweight="bold")
         figure.supxlabel(f"{label}: least, top left → most, bottom right", fontsize=9.5, color=LIGHT["muted"])
+    return figure
+
+
+def stacked_bars(groups: Mapping[str, Mapping[str, Mapping[str, float]]], xlabel: str) -> Figure:
+    """Horizontal bars of parts that add up, such as the gaps of several methods; each has the sum at its end.
+
+    Arguments:
+        groups: The values by group, then by bar, then by part, such as the method, the data and the gap. A part below
+            zero is drawn to the left of zero. The bars of a group have the same colours, paler from bar to bar.
+        xlabel: The label of the horizontal axis.
+    """
+    bars = [(group, name, parts) for group, inner in groups.items() for name, parts in inner.items()]
+    names = dict.fromkeys(part for _, _, parts in bars for part in parts)
+    colours = {part: series(k) for k, part in enumerate(names)}
+    with _style():
+        figure = _figure(7.2, 0.8 + 0.24 * len(bars) + 0.14 * len(groups))
+        axes = figure.add_subplot()
+        axes.grid(visible=False, axis="y")
+        place = 0.0
+        ticks: list[tuple[float, str]] = []
+        middles: list[tuple[float, str]] = []
+        largest = max(sum(max(value, 0.0) for value in parts.values()) for _, _, parts in bars)
+        for group, inner in groups.items():
+            first = place
+            for k, (name, parts) in enumerate(inner.items()):
+                ends = {1: 0.0, -1: 0.0}
+                for part, value in parts.items():
+                    side = 1 if value >= 0 else -1
+                    label = part if not ticks else None
+                    alpha = 1 - 0.45 * k / max(1, len(inner) - 1)
+                    axes.barh(place, value, 0.8, left=ends[side], color=colours[part], alpha=alpha, label=label)
+                    ends[side] += value
+                total = f"{sum(parts.values()):.1f}".replace("-", "−")
+                axes.text(ends[1] + 0.01 * largest, place, total, va="center", fontsize=9, color=LIGHT["muted"])
+                ticks.append((place, name))
+                place += 1
+            middles.append(((first + place - 1) / 2, group))
+            place += 0.6
+        axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks], fontsize=9)
+        axes.tick_params(axis="y", length=0)
+        for at, group in middles:
+            axes.annotate(
+                group,
+                (0, at),
+                xycoords=("axes fraction", "data"),
+                xytext=(-48, 0),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                fontweight="bold",
+            )
+        axes.invert_yaxis()
+        axes.set_xlim(right=1.1 * largest)
+        axes.set_xlabel(xlabel)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.55 / figure.get_figheight() - 0.04), ncols=len(names))
     return figure
 
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -15,8 +15,10 @@ from gpin._core.inputs import check_seed
 from gpin._core.messages import Tell, to_stderr
 from gpin._core.seeding import seeded
 from gpin.data import Rows
+from gpin.evaluation.annealed import AnnealingOptions, Sandwich
 from gpin.evaluation.importance import LogLikelihood
 from gpin.evaluation.scores import (
+    ANNEALED,
     REFINED,
     SCORES,
     Columns,
@@ -30,10 +32,13 @@ from gpin.inference import ELBO
 from gpin.report.numbers import without_nan
 from gpin.runs.folder import Run, as_run
 from gpin.runs.rows import OnBatch, numbered_batches, random_rows
+from gpin.runs.truth import GapSplit, split_gaps
 from gpin.vae import VAE
 
 __all__ = ["Evaluation", "evaluate", "evaluate_run"]
 
+SAMPLES = 100
+"""The number of importance samples per instance, unless the caller chooses another."""
 ELBO_SAMPLES = 10
 """The number of draws of z per instance for the ELBO."""
 
@@ -47,11 +52,15 @@ class Evaluation:
         elbo: The training bound with its terms, from ten draws of z per instance.
         columns: The values of each instance by the name of the score, each `(n,)` in float64 on the CPU, see
             `gpin.evaluation.scores.SCORES`.
+        sandwich: Bounds of log p(x) from both sides on simulated instances, if they were asked for.
+        gaps: The split of the inference gap, if it was asked for.
     """
 
     log_likelihood: LogLikelihood
     elbo: ELBO
     columns: Columns
+    sandwich: Sandwich | None = None
+    gaps: GapSplit | None = None
 
     @property
     def bits_per_dim(self) -> float:
@@ -60,7 +69,7 @@ class Evaluation:
 
     @property
     def _prefix(self) -> str:
-        return "" if self.log_likelihood.proposal == "encoder" else REFINED
+        return {"encoder": "", "refined": REFINED, "annealed": ANNEALED}[self.log_likelihood.proposal]
 
     def record(self) -> dict[str, Any]:
         """The numbers, ready for JSON; unknown values are None.
@@ -81,6 +90,11 @@ class Evaluation:
             "elbo": {**scores["training_elbo"], **{key: scores[name]["mean"] for key, name in terms.items()}},
             "scores": scores,
         }
+        if self.log_likelihood.annealing is not None:
+            record["temperatures"] = self.log_likelihood.annealing.temperatures
+            record["start"] = self.log_likelihood.annealing.start
+        others = {"sandwich": self.sandwich, "gaps": self.gaps}
+        record |= {name: other.record() for name, other in others.items() if other is not None}
         return without_nan(record)
 
 
@@ -88,49 +102,58 @@ def evaluate(
     vae: VAE,
     rows: Rows,
     *,
-    samples: int = 100,
+    samples: int | None = None,
     proposal: str = "encoder",
     steps: int | None = None,
     tolerance: float | None = None,
     max_steps: int | None = None,
+    estimator: str = "importance",
     seed: int = 0,
     log_volume: float = 0.0,
     on_batch: OnBatch | None = None,
+    **annealing: Any,
 ) -> Evaluation:
     """Score a model on data, reading one batch at a time.
 
     Arguments:
         vae: The model.
         rows: The data.
-        samples: K, the number of importance samples for each log-likelihood.
+        samples: K, the number of importance samples for each log-likelihood, 100 by default.
         proposal: "encoder" or "refined", see `VAE.log_likelihood`.
         steps: The number of steps that improve the proposals, see `VAE.log_likelihood`.
         tolerance: The tolerance in nats at which the steps of an instance end, see `VAE.log_likelihood`.
         max_steps: The maximum number of steps with a tolerance, see `VAE.log_likelihood`.
+        estimator: "importance" or "annealed", see `VAE.log_likelihood`.
         seed: The seed of all noise.
         log_volume: The log volume of the scaling of the data, see `Run.log_volume`.
         on_batch: Called after each batch with the number of instances done and their total.
+        annealing: The options of the annealed estimator, see `VAE.log_likelihood`.
     """
+    annealed = estimator == "annealed"
+    options: dict[str, Any] = {"steps": steps, "tolerance": tolerance, "max_steps": max_steps}
+    if estimator != "importance":
+        options |= {"estimator": estimator, **annealing}
     likelihoods, bounds, columns = [], [], []
     # One stream of noise for each, so that none depends on how much noise the others draw.
     likelihood_noise, bound_noise, other_noise = (_Noise(check_seed(seed)) for _ in range(3))
     for _, batch in numbered_batches(rows, on_batch):
         x = vae.check(batch)
         with likelihood_noise.resumed():
-            likelihoods.append(
-                vae.log_likelihood(x, samples, proposal, steps=steps, tolerance=tolerance, max_steps=max_steps)
-            )
+            likelihoods.append(vae.log_likelihood(x, samples, proposal, **options))
         with bound_noise.resumed(), torch.no_grad():
             bounds.append(vae.elbo(x, ELBO_SAMPLES))
         with other_noise.resumed(), torch.no_grad():
             measurement = Measurement(
                 vae=vae,
                 x=x,
-                encoder=likelihoods[-1] if proposal == "encoder" else None,
+                encoder=likelihoods[-1] if proposal == "encoder" and not annealed else None,
                 refined=likelihoods[-1] if proposal == "refined" else None,
+                annealed=likelihoods[-1] if annealed else None,
                 elbo=bounds[-1],
                 uncertainty=vae.uncertainty(x) if vae.inference.has_uncertainty else None,
-                gaps=known_gaps(vae, x, steps if proposal == "encoder" else None) if tolerance is None else {},
+                gaps=known_gaps(vae, x, steps if proposal == "encoder" and not annealed else None)
+                if tolerance is None
+                else {},
                 log_volume=log_volume,
             )
             columns.append(measurement.columns())
@@ -159,11 +182,18 @@ class _Noise:
 def evaluate_run(
     run: Run | str | os.PathLike[str],
     *,
-    samples: int = 100,
+    samples: int | None = None,
     proposal: Literal["encoder", "refined"] = "encoder",
     steps: int | None = None,
     tolerance: float | None = None,
     max_steps: int | None = None,
+    estimator: Literal["importance", "annealed"] = "importance",
+    temperatures: int | None = None,
+    chains: int | None = None,
+    start: Literal["refined", "prior"] | None = None,
+    leapfrog: int | None = None,
+    sandwich: int | None = None,
+    gaps: bool = False,
     data: str | os.PathLike[str] | None = None,
     part: Literal["train", "validation", "test"] = "test",
     limit: int | None = None,
@@ -176,12 +206,22 @@ def evaluate_run(
 
     Arguments:
         run: The run, or its folder.
-        samples: K, the number of importance samples for each instance.
+        samples: K, the number of importance samples for each instance, 100 by default.
         proposal: The distribution to sample from: the encoder's posterior, or a Gaussian refined for each instance.
         steps: The number of natural-gradient steps that improve the encoder's posterior, or the maximum number of
             steps of the refinement, see `VAE.log_likelihood`.
         tolerance: The tolerance in nats at which the steps of an instance end.
         max_steps: The maximum number of natural-gradient steps with a tolerance.
+        estimator: "importance", or "annealed": chains that move from a start to the posterior, see
+            `VAE.log_likelihood`.
+        temperatures: The number of temperatures of annealed chains, here, in the sandwich and in the gaps.
+        chains: Their number per instance.
+        start: Where they start.
+        leapfrog: Their number of leapfrog steps per temperature.
+        sandwich: Simulate this many instances from the model and bound their log p(x) from both sides, see
+            `VAE.sandwich`.
+        gaps: Whether to split the inference gap, on the part and on training data, see `VAE.gaps`; of at most `limit`
+            or 100 instances each.
         data: The new location of the run's data, if it has moved.
         part: The part of the data to score.
         limit: Score at most this many instances, chosen at random; None scores all.
@@ -196,10 +236,16 @@ def evaluate_run(
     """
     if part not in ("train", "validation", "test"):
         raise InputError(f"part must be train, validation or test, got {part!r}")
+    chosen: dict[str, Any] = {"temperatures": temperatures, "chains": chains, "start": start, "leapfrog": leapfrog}
+    annealing = {name: value for name, value in chosen.items() if value is not None}
+    if annealing and estimator == "importance" and sandwich is None and not gaps:
+        raise InputError(f"`{next(iter(annealing))}` applies to `estimator=annealed`, `sandwich` and `gaps` only")
+    AnnealingOptions.of(**annealing)
     run = as_run(run)
     vae = run.load(tell).to(device_named(device))
-    rows = random_rows(getattr(run.data(data), part), limit, check_seed(seed))
-    return evaluate(
+    parts = run.data(data)
+    rows = random_rows(getattr(parts, part), limit, check_seed(seed))
+    found = evaluate(
         vae,
         rows,
         samples=samples,
@@ -207,7 +253,18 @@ def evaluate_run(
         steps=steps,
         tolerance=tolerance,
         max_steps=max_steps,
+        estimator=estimator,
         seed=seed,
         log_volume=run.log_volume,
         on_batch=on_batch,
+        **annealing,
     )
+    count = SAMPLES if samples is None else samples
+    if sandwich is not None:
+        with seeded(seed):
+            found = replace(found, sandwich=vae.sandwich(sandwich, samples=count, **annealing))
+    if gaps:
+        own = steps if proposal == "encoder" else None
+        split = split_gaps(vae, parts, part=part, limit=limit, seed=seed, steps=own, samples=count, **annealing)
+        found = replace(found, gaps=split)
+    return found
