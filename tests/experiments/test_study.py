@@ -50,6 +50,25 @@ def test_a_study_is_run_and_shown_from_python(tmp_path):
     assert "GPVAE" in page.read_text()
 
 
+def test_annealed_scores_split_the_gap_in_the_tables(tmp_path):
+    plain, annealed = (
+        Study("digits", SMALL, tmp_path, latent_dim=2, rows=["vae"], splits=1, temperatures=count)
+        for count in (None, 3)
+    )
+    assert plain.entries[0].job.identity == Study("digits", SMALL, latent_dim=2, rows=["vae"]).entries[0].job.identity
+    assert annealed.estimate_cost().runs == 1
+    assert annealed.run("serial").done == 1
+    assert plain.tables() == []
+    likelihood, diagnostics = annealed.tables()[:2]
+    assert "log p(x), annealed" in likelihood.head
+    numbers = dict(zip(diagnostics.head, diagnostics.rows[0], strict=True))
+    whole, *parts = (
+        float(numbers[name].replace("−", "-"))
+        for name in ("inference gap, annealed", "amortization gap", "approximation gap, annealed")
+    )
+    assert whole == pytest.approx(sum(parts), abs=0.02)
+
+
 def test_a_method_from_outside_is_a_row_of_a_table(toy, tmp_path):
     study = Study("digits", SMALL, tmp_path, latent_dim=2, rows=["vae", "toy"], splits=1)
     assert study.run("serial").done == 2
@@ -92,6 +111,7 @@ def test_workers_are_not_given_methods_that_they_do_not_know(toy, tmp_path):
         ({}, {"address": "auto"}, "it requires `executor=ray`"),
         ({}, {"slurm": {"timeout_min": 1}}, "it requires `executor=slurm`"),
         ({"latent_dim": [2, 0]}, {}, "latent_dim must be a whole number of at least 1, got 0"),
+        ({"temperatures": 0}, {}, "temperatures must be a whole number of at least 1, got 0"),
         ({"rows": ["gpp"]}, {}, "there is no row 'gpp': .*gp"),
         ({"experiment": "uncertainty", "latent_dim": 3}, {}, "it requires `latent_dim=2`"),
         ({"experiment": "inference-time", "splits": 3}, {}, "it takes no `splits`"),

@@ -67,6 +67,13 @@ class Choice:
             "validation data counts."
         ),
     ] = None
+    temperatures: Annotated[
+        int | None,
+        Parameter(
+            help="Score by annealed chains with this number of temperatures too, such as 100, which splits the "
+            "inference gap. These runs are others than those without."
+        ),
+    ] = None
 
     def study(self, name: str) -> "Study":
         """The study of an experiment with these runs."""
@@ -84,6 +91,7 @@ class Choice:
             rows=None if self.rows is None else [part.strip() for part in self.rows.split(",")],
             splits=self.splits,
             initialisations=self.initialisations,
+            temperatures=self.temperatures,
         )
 
     def flags(self) -> str:

@@ -71,6 +71,8 @@ class Study:
         splits: The number of random splits of the data instead of the protocol's.
         initialisations: The number of trainings per split, of which the best on validation data counts, instead of the
             protocol's.
+        temperatures: Score every instance by annealed chains with this number of temperatures too, which splits the
+            inference gap; by default the protocol's scores. The runs are others than those without.
     """
 
     def __init__(
@@ -83,10 +85,12 @@ class Study:
         rows: str | Sequence[str] | None = None,
         splits: int | None = None,
         initialisations: int | None = None,
+        temperatures: int | None = None,
     ) -> None:
         self.experiment = experiment_named(experiment) if isinstance(experiment, str) else experiment
         protocol = protocol_named(protocol) if isinstance(protocol, str) else protocol
         given = {"latent_dim": latent_dim, "splits": splits, "initialisations": initialisations}
+        given["temperatures"] = temperatures
         if not self.experiment.trained:
             for name, value in given.items():
                 if value is not None:
@@ -95,6 +99,11 @@ class Study:
         self.protocol = protocol.model_copy(
             update={name: whole_number(count, name) for name, count in counts.items() if count is not None}
         )
+        if temperatures is not None:
+            scoring = self.protocol.scoring.model_copy(
+                update={"temperatures": whole_number(temperatures, "temperatures")}
+            )
+            self.protocol = self.protocol.model_copy(update={"scoring": scoring})
         dims = _listed(latent_dim, int)
         dims = None if dims is None else [whole_number(dim, "latent_dim") for dim in dims]
         names = _listed(rows, str)

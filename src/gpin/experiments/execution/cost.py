@@ -14,7 +14,7 @@ from gpin._core.threads import threads
 from gpin.building import build
 from gpin.data import BENCHMARKS, split_rows
 from gpin.evaluation.grid import grid_scores
-from gpin.experiments.execution.jobs import Job
+from gpin.experiments.execution.jobs import Job, annealed_estimate
 from gpin.experiments.protocols import Entry, variant_named
 from gpin.report.tables import ResultTable
 from gpin.training.validation import scores
@@ -157,6 +157,8 @@ def _point_seconds(vae: VAE, x: torch.Tensor, job: Job) -> float:
     taken = sum(_seconds(lambda p=p: vae.log_likelihood(x, job.scoring.samples, p)) for p in PROPOSALS)
     if job.scoring.grid:
         taken += _seconds(lambda: grid_scores(vae, x))
+    if job.scoring.temperatures:
+        taken += _seconds(lambda: annealed_estimate(vae, x, job.scoring))
     return taken / len(x)
 
 

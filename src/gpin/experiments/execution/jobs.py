@@ -13,12 +13,13 @@ from gpin._core.files import checksum
 from gpin._core.seeding import seeded
 from gpin.data import Rows
 from gpin.evaluation.grid import grid_scores
+from gpin.evaluation.importance import LogLikelihood
 from gpin.evaluation.scores import Measurement, join_columns, known_gaps
 from gpin.runs import RunSettings
 from gpin.runs.rows import batches
 from gpin.vae import VAE
 
-__all__ = ["OWN", "Job", "Scoring", "score_instances"]
+__all__ = ["OWN", "Job", "Scoring", "annealed_estimate", "score_instances"]
 
 RECIPE = 2
 """Increase this with every change that gives other numbers, in training, scores or defaults, except for differences in
@@ -42,6 +43,8 @@ class Scoring(Config):
             and of the noise, which differs for every batch and proposal.
         grid: Whether the encoder is also compared with the true posterior on a grid, with two latent dimensions.
         steps: Numbers of natural-gradient steps after which the posterior is scored too, besides the method's own.
+        temperatures: The number of temperatures of an annealed log-likelihood, with which the inference gap is split;
+            0 does without.
     """
 
     samples: int = Field(default=100, ge=25)
@@ -49,6 +52,7 @@ class Scoring(Config):
     seed: int = Field(default=0, ge=0, lt=2**62)
     grid: bool = False
     steps: tuple[Annotated[int, Field(ge=0, le=1000)], ...] = ()
+    temperatures: int = Field(default=0, ge=0)
 
 
 class Job(Config):
@@ -73,13 +77,21 @@ class Job(Config):
         return checksum({"recipe": RECIPE, "job": self.model_dump(mode="json", exclude_defaults=True)})[:16]
 
 
+def annealed_estimate(vae: VAE, x: Tensor, scoring: Scoring) -> LogLikelihood | None:
+    """The annealed log-likelihood of x, if `scoring` asks for it."""
+    if not scoring.temperatures:
+        return None
+    return vae.log_likelihood(x, estimator="annealed", temperatures=scoring.temperatures)
+
+
 @torch.no_grad()
 def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]:
     """The scores of every instance as the columns of a table, each `(n,)`.
 
     `instance` is the number of the instance in the test part. The other columns are those of
     `gpin.evaluation.scores.SCORES` that can be measured from the log-likelihoods with proposals of the encoder and
-    with refined ones, from the uncertainty of methods that have one, and from the grid if `scoring` asks for it.
+    with refined ones, from the uncertainty of methods that have one, and from annealed chains and the grid if `scoring`
+    asks for them.
 
     If `scoring` has numbers of steps, the table has n rows for the method's own posterior, in which the column `steps`
     is -1, followed by n rows for the posterior after each number of steps.
@@ -90,6 +102,8 @@ def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]
         x, seed = vae.check(batch), scoring.seed + 2 * number
         with seeded(seed + 1):
             refined = vae.log_likelihood(x, scoring.samples, "refined")
+        with seeded(seed + 1):
+            annealed = annealed_estimate(vae, x, scoring)
         for steps in posteriors:
             with seeded(seed):
                 encoder = vae.log_likelihood(x, scoring.samples, "encoder", steps=steps)
@@ -99,6 +113,7 @@ def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]
                     x=x,
                     encoder=encoder,
                     refined=refined,
+                    annealed=annealed,
                     uncertainty=vae.uncertainty(x) if vae.inference.has_uncertainty else None,
                     gaps=known_gaps(vae, x, steps),
                     grid=grid_scores(vae, x) if scoring.grid and steps is None else None,
