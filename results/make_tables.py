@@ -6,13 +6,14 @@ from gpin.experiments import Study
 from gpin.experiments.protocols import experiment_named
 
 STORE = Path(__file__).parent / "desk"
-WITHOUT_NATURAL = [row for row in experiment_named("omniglot").rows["desk"] if not row.startswith("natural")]
+WITHOUT_RELATIVE = [row for row in experiment_named("omniglot").rows["desk"] if row != "gp-relative"]
+COLOUR = experiment_named("cifar10").rows["desk"]
 TABLES = {
     "mnist-10": {"experiment": "mnist", "latent_dim": 10},
     "mnist-50": {"experiment": "mnist", "latent_dim": 50},
-    "omniglot-10": {"experiment": "omniglot", "latent_dim": 10, "rows": WITHOUT_NATURAL},
-    "omniglot-50": {"experiment": "omniglot", "latent_dim": 50},
-    "cifar10-10": {"experiment": "cifar10", "rows": ["vae", "iaf-2", "rme-2", "gp", "gp-shared"]},
+    "omniglot-10": {"experiment": "omniglot", "latent_dim": 10, "rows": WITHOUT_RELATIVE},
+    "omniglot-50": {"experiment": "omniglot", "latent_dim": 50, "rows": WITHOUT_RELATIVE},
+    "cifar10-10": {"experiment": "cifar10", "rows": [*COLOUR, "gp-shared"]},
     "svhn-10": {"experiment": "svhn"},
     "celeba-10": {"experiment": "celeba"},
     "fc-decoder-10": {"experiment": "fc-decoder", "latent_dim": 10},

@@ -176,7 +176,7 @@ def from_config(
     _check_given("encoder", config.encoder, encoders, what)
     _check_given("decoder", config.decoder, decoders, what)
     method = method_named(config.method)
-    options = method.Options.parse(config.options, f"method {config.method!r}")
+    options = method.Options.read(config.options, f"method {config.method!r}")
     architecture = make_architecture(config.shape, config.architecture)
     likelihood = make_likelihood(config.shape, config.likelihood)
     make_trunk = architecture.trunk if encoders is None else lambda: OwnTrunk(encoders(), config.shape)

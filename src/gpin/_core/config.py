@@ -80,11 +80,16 @@ class Config(BaseModel):
 
 
 class MethodConfig(Config):
-    """The options of a method or a refinement. `presets` are named sets of options, such as those of the paper."""
+    """The options of a method or a refinement.
+
+    `presets` are named sets of options, such as those of the paper. `formerly` has what records imply that were written
+    before an option existed, if this is not the option's default.
+    """
 
     model_config = ConfigDict(strict=True)  # "2" is not 2, and True is not 1
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    formerly: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], what: str) -> Self:
@@ -97,6 +102,11 @@ class MethodConfig(Config):
                 raise InputError(f"{what} has no preset {name!r}{known}")
             options = {**cls.presets[name], **options}
         return super().parse(options, what)
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any], what: str) -> Self:
+        """The options of a model's record, which has all of them but those added since; none means the defaults."""
+        return cls.parse({**cls.formerly, **record} if record else {}, what)
 
 
 class KindConfig(Config):

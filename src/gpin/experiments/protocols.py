@@ -68,9 +68,15 @@ VARIANTS: dict[str, Variant] = {
     "natural-2": Variant("Natural (2 steps)", "natural", {}, steps=2),
     "natural-4": Variant("Natural (4 steps)", "natural", {}, steps=4),
     "vae-2x": Variant("VAE, twice the epochs", "vae", {}, epochs_factor=2, ablation=True),
-    "towers": Variant("deterministic towers", "gp", {"shared_trunk": False, "towers": "deterministic"}, ablation=True),
+    "towers": Variant(
+        "deterministic towers",
+        "gp",
+        {"shared_trunk": False, "deviations": "absolute", "towers": "deterministic"},
+        ablation=True,
+    ),
     "gp-diagonal": Variant("GP, diagonal", "gp", {"preset": "paper", "covariance": "diagonal"}, ablation=True),
-    "gp-shared": Variant("GP, shared basis and trunk (default)", "gp", {}, ablation=True),
+    "gp-shared": Variant("GP, shared trunk, absolute", "gp", {"deviations": "absolute"}, ablation=True),
+    "gp-relative": Variant("GP, shared trunk, relative (default)", "gp", {"deviations": "relative"}, ablation=True),
     "gp-exact": Variant("GP, exact marginal", "gp", {"preset": "paper", "marginal": "exact"}, ablation=True),
 }
 """The variants of the paper by name (the method, a dash and its count, as in `PAPER`), those of `natural`, and the
@@ -287,7 +293,7 @@ EXPERIMENTS = {
                 title.lower(),
                 title,
                 (title.lower(),),
-                {"paper": PAPER_ROWS, "desk": ("vae", "iaf-2", "rme-2", "gp")},
+                {"paper": PAPER_ROWS, "desk": ("vae", "iaf-2", "rme-2", "gp", *NATURAL_ROWS)},
                 {**DIMS, "desk": (10,)},
             )
             for title in ("CIFAR10", "SVHN", "CelebA")

@@ -122,7 +122,7 @@ def test_times_of_what_is_trained_too_are_those_of_the_rows_that_are_wanted(tmp_
     rows = one.rows["small"]
     write_times(store, one, how, rows, measure_times(one, how, rows, 1, lambda what: None))
     tables = Study(one, how, tmp_path, rows=["gp-shared"]).tables()
-    assert [[row[0] for row in table.rows] for table in tables] == [["GP, shared basis and trunk (default)"]]
+    assert [[row[0] for row in table.rows] for table in tables] == [["GP, shared trunk, absolute"]]
     assert Study(one, how, tmp_path, latent_dim=10).tables() == []
 
 

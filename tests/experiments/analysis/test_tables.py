@@ -100,7 +100,7 @@ def test_the_cells_are_the_lines(tables):
 def test_a_row_that_lacks_runs_says_so_and_no_other(tables):
     _, (scores, *_) = tables
     lacking = [row[0] for row in scores.rows if "runs)" in row[0]]
-    assert lacking == ["VAE" + TWO, "GP, shared basis and trunk (default)" + TWO]
+    assert lacking == ["VAE" + TWO, "GP, shared trunk, absolute" + TWO]
 
 
 def test_the_marks_are_the_t_tests_among_methods_and_the_papers_own(tables):

@@ -14,9 +14,17 @@ from gpin.likelihoods import Gaussian, GaussianOptions
 SHAPE, D = (6,), 3
 
 VARIANTS = [
-    {"covariance": covariance, "shared_trunk": shared}
-    for covariance in ("full", "diagonal", "shared_basis")
-    for shared in (True, False)
+    {"covariance": covariance, "shared_trunk": shared, "deviations": deviations}
+    for covariance, shared, deviations in [
+        ("full", True, "absolute"),
+        ("full", False, "absolute"),
+        ("full", False, "relative"),
+        ("diagonal", True, "relative"),
+        ("diagonal", False, "absolute"),
+        ("shared_basis", True, "relative"),
+        ("shared_basis", True, "absolute"),
+        ("shared_basis", False, "relative"),
+    ]
 ]
 
 
@@ -42,7 +50,8 @@ def sampled_encoders(encoder, x, count):
             torch.einsum("ndp,bp->nbd", process.sample_weights(count), tower(x))
             for process, tower in zip(encoder.processes, encoder.towers, strict=True)
         )
-    return b + f, (c + h).abs()
+    unit = c if encoder.options.deviations == "relative" else 1.0
+    return b + unit * f, (c + unit * h).abs()
 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
@@ -139,7 +148,11 @@ def test_the_supplements_proof_holds_numerically(double):
     """
     noise, slope = 0.5, torch.tensor([0.9, -0.6])
     x = torch.tensor([[0.7, -0.2], [-1.1, 0.4], [0.3, 0.9]])
-    encoder = GPEncoder(lambda: _OneFeature(), 1, GPConfig(covariance="full", shared_trunk=False, marginal="exact"))
+    encoder = GPEncoder(
+        lambda: _OneFeature(),
+        1,
+        GPConfig(covariance="full", shared_trunk=False, deviations="absolute", marginal="exact"),
+    )
     decoder = nn.Linear(1, 2, bias=False)
     fixed = GaussianOptions(variance="fixed", initial_variance=noise, min_variance=1e-9)
     vae = gpin.VAE(encoder, decoder, Gaussian((2,), fixed))
@@ -190,7 +203,7 @@ class _OneFeature(nn.Module):
 
 
 def test_uncertainty_is_the_trace_of_the_posterior_variance():
-    vae, x = random_gp(covariance="full", shared_trunk=False), torch.rand(5, *SHAPE).double()
+    vae, x = random_gp(preset="paper"), torch.rand(5, *SHAPE).double()
     told = vae.uncertainty(x)
     for part, process, tower in zip(
         (told.mean_part, told.std_part), vae.inference.processes, vae.inference.towers, strict=True

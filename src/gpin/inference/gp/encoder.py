@@ -4,7 +4,8 @@ r"""The paper's encoder: mean and standard deviation are random functions with G
     q(z|x, f, h) = \mathcal{N}(z; f(x), \mathrm{diag}\, h(x)^2), \quad
     f = b + W \psi^m, \quad h = c + U \psi^s, \quad W, U \sim q(W, U)
 
-q(W, U) is Gaussian, learnt by variational inference against N(0, I), and marginalised in q(z|x).
+By default deviations are relative, f = b + c W ψᵐ and h = c (1 + U ψˢ) instead. q(W, U) is Gaussian, learnt
+by variational inference against N(0, I), and marginalised in q(z|x).
 """
 
 from collections.abc import Callable
@@ -37,6 +38,8 @@ class GPConfig(MethodConfig):
             "shared_basis" (full rank, one basis for all latent dimensions).
         shared_trunk: Whether the prior means of f and h and the features of both kernels share one trunk, so that
             inference costs about as much as the VAE's; otherwise there are three separate towers, as in the paper.
+        deviations: "relative" measures the deviations Wψᵐ and Uψˢ in units of the standard deviation c(x);
+            "absolute" adds them as they are, as in the paper.
         marginal: "moment" uses the Gaussian with the moments of the marginal, as in the paper; "exact"
             samples the marginal itself and computes its density by quadrature.
         log_square: Whether E[log h²] is "exact", in closed form, or "sampled", as in the paper.
@@ -49,6 +52,7 @@ class GPConfig(MethodConfig):
 
     covariance: CovarianceName = "shared_basis"
     shared_trunk: bool = True
+    deviations: Literal["relative", "absolute"] = "relative"
     marginal: Literal["moment", "exact"] = "moment"
     log_square: Literal["exact", "sampled"] = "exact"
     log_square_samples: int = Field(default=1, ge=1)
@@ -60,11 +64,14 @@ class GPConfig(MethodConfig):
         "paper": {
             "covariance": "full",
             "shared_trunk": False,
+            "deviations": "absolute",
             "marginal": "moment",
             "log_square": "sampled",
             "initial_std": 0.02,  # not given in the paper; see results/README.md
         },
     }
+
+    formerly = {"deviations": "absolute"}
 
     @model_validator(mode="after")
     def _applies(self) -> "GPConfig":
@@ -139,6 +146,9 @@ class GPEncoder(InferenceModel[GPConfig]):
         if self.options.shared_trunk:
             moments = list(zip(*(moment.chunk(2, -1) for moment in moments[0]), strict=True))
         (f, f_variance), (h, h_variance) = moments
+        if self.options.deviations == "relative":
+            f, f_variance = base_std * f, base_std.square() * f_variance
+            h, h_variance = base_std * h, base_std.square() * h_variance
         return RandomFunctions(base_mean + f, f_variance, base_std + h, h_variance)
 
     def marginal(self, functions: RandomFunctions) -> Distribution:
@@ -189,15 +199,16 @@ class GPEncoder(InferenceModel[GPConfig]):
 
     @torch.no_grad()
     def prepare(self, x: Tensor, training_size: int, model: Generative) -> None:
-        """Store N and initialise the covariances to initial_std², or less if ψᵀΣψ would exceed c²/100."""
+        """Store N and initialise the covariances to initial_std², or less if V[f] or V[h] would exceed c²/100."""
         self.training_size.fill_(training_size)
         if self.calibrated:
             return
         features = self.base.trunk(x)
-        std = self.base.moments(features)[1].square().mean().sqrt()
+        relative = self.options.deviations == "relative"
+        unit = 1.0 if relative else self.base.moments(features)[1].square().mean().sqrt().item()
         for process, psi in self._feeds(x, features):
-            length = psi.square().sum(-1).mean().sqrt()
-            process.reset(min(self.options.initial_std, 0.1 * (std / length).item()))
+            length = psi.square().sum(-1).mean().sqrt().item()
+            process.reset(min(self.options.initial_std, 0.1 * unit / length))
         self.calibrated.fill_(True)
 
     @torch.no_grad()
