@@ -14,8 +14,11 @@ from gpin.distributions import (
     NormalMixture,
     PrecisionNormal,
     ReflectedNormal,
+    TemperedDistribution,
     as_normal,
     rsample_and_log_prob,
+    sample_and_log_prob,
+    tempered,
 )
 from gpin.inference.iaf import GatedAffine
 
@@ -195,3 +198,43 @@ class _Unshear:
 
     def call_and_ladj(self, y):
         return torch.linalg.solve(self.matrix, y.unsqueeze(-1)).squeeze(-1), torch.full(y.shape[:-1], -D * math.log(2))
+
+
+def test_a_tempered_normal_has_its_covariance_multiplied():
+    for q in some_normals():
+        found = tempered(q, 2.5)
+        assert type(found) is type(q)
+        covariance = torch.stack([q.covariance_times(e.expand(BATCH, D)) for e in torch.eye(D)], -1)
+        dense = MultivariateNormal(q.mean, 2.5 * covariance)
+        z = torch.randn(5, BATCH, D)
+        torch.testing.assert_close(found.log_prob(z), dense.log_prob(z))
+        torch.testing.assert_close(found.variance, dense.variance)
+        torch.testing.assert_close(TemperedDistribution(q, 2.5).log_prob(z), dense.log_prob(z))
+        assert_moments(TemperedDistribution(q, 2.5), dense.mean, dense.covariance_matrix)
+
+
+@pytest.mark.parametrize("kind", ["mixture", "flow", "torch"])
+def test_any_other_distribution_is_tempered_about_its_mean(kind):
+    mean, std = torch.randn(BATCH, D), torch.rand(BATCH, D) + 0.1
+    if kind == "mixture":
+        means = mean.unsqueeze(1) + torch.randn(BATCH, 2, D)
+        q = NormalMixture(torch.tensor([0.3, 0.7]).log().expand(BATCH, 2), means, torch.rand(BATCH, 2, D) + 0.1)
+    elif kind == "flow":
+        q = FlowNormal(DiagonalNormal(mean, std), [torch.distributions.ExpTransform()])
+        q.transforms[0].call_and_ladj = lambda z: (z.exp(), z.sum(-1))
+    else:
+        q = MultivariateNormal(mean, torch.diag_embed(std))
+    q.ascent = "the steps that led to it"
+    found = tempered(q, 0.25)
+    assert found.ascent == q.ascent
+    torch.manual_seed(1)
+    z, log_prob = sample_and_log_prob(q, 7, 3)
+    torch.manual_seed(1)
+    moved, density = sample_and_log_prob(found, 7, 3)
+    torch.testing.assert_close(moved, q.mean + 0.5 * (z - q.mean))
+    torch.testing.assert_close(density, log_prob + D * math.log(2))  # the volume shrinks by 2 in every dimension
+    torch.testing.assert_close(found.variance, q.variance / 4)
+    torch.manual_seed(1)
+    torch.testing.assert_close(rsample_and_log_prob(found, (7,))[0], moved)
+    if kind != "flow":
+        torch.testing.assert_close(found.log_prob(moved), density)

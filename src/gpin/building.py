@@ -18,7 +18,7 @@ from gpin._core.errors import InputError
 from gpin._core.files import as_path, read_record
 from gpin._core.inputs import check_seed, whole_number
 from gpin._core.seeding import seeded
-from gpin.evaluation.gap_prediction import Calibration, unpack_calibrations
+from gpin.evaluation.gap_prediction import Calibrations, Temperatures, unpack_calibrations
 from gpin.inference import method_named
 from gpin.likelihoods import (
     GaussianOptions,
@@ -246,16 +246,16 @@ def load(
         raise InputError(
             f"{folder / 'model.safetensors'} does not fit the model that config.json describes: {first}"
         ) from None
-    vae._gpin_calibrations = _read_calibrations(folder, record)
+    vae._gpin_calibrations, vae._gpin_temperatures = _read_calibrations(folder, record)
     vae.move(device, dtype)
     return vae.eval()
 
 
-def _read_calibrations(folder: Path, record: Mapping[str, Any]) -> dict[int | None, Calibration]:
-    """The calibrations of a saved model; none if it has none or their file was not copied along."""
+def _read_calibrations(folder: Path, record: Mapping[str, Any]) -> tuple[Calibrations, Temperatures]:
+    """The calibrations and temperatures of a saved model; none if it has none or their file was not copied along."""
     path, expected = folder / "calibration.safetensors", record.get("calibration_sha256")
     if expected is None or not path.is_file():
-        return {}
+        return {}, {}
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != expected:
         raise InputError(

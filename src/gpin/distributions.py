@@ -25,10 +25,12 @@ __all__ = [
     "PrecisionNormal",
     "RandomMomentsNormal",
     "ReflectedNormal",
+    "TemperedDistribution",
     "as_normal",
     "gaussian_kl",
     "rsample_and_log_prob",
     "sample_and_log_prob",
+    "tempered",
 ]
 
 Shape = Size | list[int] | tuple[int, ...]
@@ -79,6 +81,11 @@ class LatentDistribution(Distribution):
         """The Gaussian that stands for this distribution where one is needed: q itself if it is Gaussian, otherwise the
         diagonal Gaussian with its mean and standard deviations."""
         return DiagonalNormal(self.mean, self.stddev)
+
+    def tempered(self, temperature: float) -> "LatentDistribution":
+        """The distribution with its deviations from the mean multiplied by √temperature, so that its covariance is
+        multiplied by the temperature."""
+        return TemperedDistribution(self, temperature)
 
 
 class LatentNormal(LatentDistribution, ABC):
@@ -145,6 +152,10 @@ class DiagonalNormal(LatentNormal, Independent[Normal]):
         """N(mean, diag(std²))."""
         return DiagonalNormal(mean, self.stddev, self._log_std)
 
+    def tempered(self, temperature: float) -> "DiagonalNormal":
+        """N(mean, temperature · diag(std²))."""
+        return DiagonalNormal(self.mean, math.sqrt(temperature) * self.stddev)
+
 
 class CholeskyNormal(LatentNormal):
     """N(mean, Σ), parametrised by the Cholesky factor L of the covariance, Σ = L Lᵀ.
@@ -191,6 +202,10 @@ class CholeskyNormal(LatentNormal):
     def with_mean(self, mean: Tensor) -> "CholeskyNormal":
         """N(mean, L Lᵀ)."""
         return CholeskyNormal(mean, self.factor, self._log_scale)
+
+    def tempered(self, temperature: float) -> "CholeskyNormal":
+        """N(mean, temperature · L Lᵀ)."""
+        return CholeskyNormal(self.loc, math.sqrt(temperature) * self.factor)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         """mean + L ε, shape `(*sample_shape, ..., d)`."""
@@ -256,6 +271,10 @@ class LowRankNormal(LatentNormal):
     def with_mean(self, mean: Tensor) -> "LowRankNormal":
         """N(mean, D (I + U Uᵀ) D)."""
         return LowRankNormal(mean, self.scale, self.directions)
+
+    def tempered(self, temperature: float) -> "LowRankNormal":
+        """N(mean, temperature · D (I + U Uᵀ) D)."""
+        return LowRankNormal(self.loc, math.sqrt(temperature) * self.scale, self.directions)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         """mean + D (ε₁ + U ε₂) with ε₁ of d and ε₂ of rank entries, shape `(*sample_shape, ..., d)`."""
@@ -444,6 +463,10 @@ class PrecisionNormal(LatentNormal):
         """N(mean, Λ⁻¹)."""
         return PrecisionNormal(mean, self.factor)
 
+    def tempered(self, temperature: float) -> "PrecisionNormal":
+        """N(mean, temperature · Λ⁻¹)."""
+        return PrecisionNormal(self.loc, self.factor / math.sqrt(temperature))
+
 
 class ReflectedNormal(LatentNormal):
     """A diagonal Gaussian under Householder reflections, z = H_T … H_1 z₀: a full covariance at low cost.
@@ -503,6 +526,10 @@ class ReflectedNormal(LatentNormal):
     def with_mean(self, mean: Tensor) -> "ReflectedNormal":
         """The same reflections of a base whose mean is mapped to `mean`."""
         return ReflectedNormal(self.base.with_mean(self._reflect(mean, self.reflectors.flip(0))), self.reflectors)
+
+    def tempered(self, temperature: float) -> "ReflectedNormal":
+        """The same reflections of the tempered base."""
+        return ReflectedNormal(self.base.tempered(temperature), self.reflectors)
 
 
 class NormalMixture(LatentDistribution):
@@ -662,6 +689,60 @@ class FlowNormal(LatentDistribution):
         return torch.where(total.isnan() & finite, -math.inf, total)
 
 
+class TemperedDistribution(LatentDistribution):
+    """The distribution of m + √τ (z − m) for z of another distribution with mean m: τ times its covariance.
+
+    Arguments:
+        base: The distribution of z, with batch shape `(...)` and event shape `(d,)`.
+        temperature: τ, a positive number.
+
+    Example:
+        >>> q = TemperedDistribution(DiagonalNormal(torch.zeros(3, 2), torch.ones(3, 2)), 4.0)
+        >>> q.stddev[0], q.rsample((5,)).shape
+        (tensor([2., 2.]), torch.Size([5, 3, 2]))
+    """
+
+    def __init__(self, base: Distribution, temperature: float) -> None:
+        self.base, self.temperature = base, temperature
+        self._scale = math.sqrt(temperature)
+        super().__init__(base.batch_shape, base.event_shape, validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of the base, `(..., d)`."""
+        return self.base.mean
+
+    @property
+    def variance(self) -> Tensor:
+        """τ times the variance of the base, `(..., d)`."""
+        return self.temperature * self.base.variance
+
+    def _moved(self, z: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
+        """Draws of the base and their log densities as draws of this distribution with theirs."""
+        mean = self.base.mean
+        return mean + self._scale * (z - mean), log_prob - self.event_shape[0] * math.log(self._scale)
+
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        """m + √τ (z − m) for draws z of the base, shape `(*sample_shape, ..., d)`."""
+        mean = self.base.mean
+        return mean + self._scale * (self.base.rsample(Size(sample_shape)) - mean)
+
+    def rsample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
+        """Reparametrised samples and their log densities, from those of the base."""
+        return self._moved(*rsample_and_log_prob(self.base, sample_shape))
+
+    @torch.no_grad()
+    def sample_and_log_prob(self, samples: int, chunk: int) -> tuple[Tensor, Tensor]:
+        """Samples and their log densities, from those of the base."""
+        return self._moved(*sample_and_log_prob(self.base, samples, chunk))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log density of the base at m + (z − m)/√τ, minus d/2 log τ."""
+        mean = self.base.mean
+        inner = self.base.log_prob(mean + (value - mean) / self._scale)
+        return inner - self.event_shape[0] * math.log(self._scale)
+
+
 def as_normal(q: Distribution) -> LatentNormal:
     """The Gaussian that stands for any distribution over z: that of :meth:`LatentDistribution.normal`, a torch Gaussian
     with its full covariance, or else the diagonal Gaussian with q's mean and standard deviations."""
@@ -669,6 +750,16 @@ def as_normal(q: Distribution) -> LatentNormal:
         return cast(LatentNormal, own())
     factor = getattr(q, "scale_tril", None)
     return DiagonalNormal(q.mean, q.stddev) if factor is None else CholeskyNormal(q.mean, factor)
+
+
+def tempered(q: Distribution, temperature: float) -> Distribution:
+    """Any distribution over z with its covariance multiplied by a temperature, see
+    :meth:`LatentDistribution.tempered`."""
+    own = getattr(q, "tempered", None)
+    found = TemperedDistribution(q, temperature) if own is None else cast(Distribution, own(temperature))
+    if (ascent := getattr(q, "ascent", None)) is not None:
+        found.ascent = ascent  # type: ignore[attr-defined]
+    return found
 
 
 def _noise(q: Distribution, like: Tensor, sample_shape: Shape) -> Tensor:

@@ -281,7 +281,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if "vae_" in state:
             vae = state.pop("vae_")
             state["_config"], state["_weights"] = vae.config.model_dump(mode="json"), vae.packed()
-            state["_calibrations"] = pack_calibrations(vae.calibrations)
+            state["_calibrations"] = pack_calibrations(vae.calibrations, vae.temperatures)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -294,7 +294,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             vae.to(dtype=weights[next(name for name, _ in vae.named_parameters())].dtype)
             vae.load_state_dict(weights)
             if (calibrations := state.pop("_calibrations", None)) is not None:  # older pickles have none
-                vae._gpin_calibrations = unpack_calibrations(calibrations)
+                vae._gpin_calibrations, vae._gpin_temperatures = unpack_calibrations(calibrations)
             vae.eval()
         super().__setstate__(state)
 

@@ -3,9 +3,9 @@
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 
 import numpy as np
 import torch
@@ -20,13 +20,16 @@ from gpin._core.memory import keep_freed_memory
 from gpin._core.modes import differentiable, evaluating
 from gpin._core.seeding import seeded
 from gpin._core.tensors import pack_tensors
-from gpin.distributions import PrecisionMixture, PrecisionNormal
+from gpin.distributions import PrecisionMixture, PrecisionNormal, tempered
 from gpin.evaluation.annealed import AnnealingOptions, Path, Sandwich, batch_size, standard_start, widened
+from gpin.evaluation.calibration import LEAST as LEAST_SIMULATED
+from gpin.evaluation.calibration import Coverage, Draws, coverage_of, ranked, simulated_pairs
 from gpin.evaluation.gap_prediction import (
     LEAST,
     MOST,
     Calibration,
     Calibrations,
+    Temperatures,
     check_count,
     estimate_features,
     evenly_spaced,
@@ -34,6 +37,7 @@ from gpin.evaluation.gap_prediction import (
 )
 from gpin.evaluation.gaps import HOW, Gap, Gaps, estimated_gap, posterior_elbo, refined_gap
 from gpin.evaluation.importance import LogLikelihood, importance_weighted
+from gpin.evaluation.resampling import PosteriorDraws, Proposal, escalated, importance_draws, resampled
 from gpin.inference import ELBO, InferenceModel, Uncertainty
 from gpin.likelihoods import Likelihood
 from gpin.refinement import Modes, ModesConfig, QuasiNewton, QuasiNewtonConfig
@@ -47,8 +51,16 @@ __all__ = ["VAE", "Reconstruction"]
 ArrayLike = Tensor | np.ndarray
 MAX_STEPS = 20
 """The maximum number of natural-gradient steps with a tolerance, unless the caller chooses another."""
+STAGES = ("encoder", "steps", "refined")
+"""The proposals of :meth:`VAE.posterior`, the cheapest first."""
+STEPS_TOLERANCE = 0.1
+"""The tolerance, in nats, of the natural-gradient steps in :meth:`VAE.posterior`."""
 BATCH = 128
 """The number of instances whose gap is determined at a time."""
+PAIRS = 512
+"""The number of pairs (x, z) that are decoded at a time."""
+RANKED = 399
+"""The number of draws of each posterior to which a temperature is fitted."""
 FORMAT = "gpin-vae"
 VERSION = 1
 
@@ -102,6 +114,7 @@ class VAE(nn.Module):
     """The fingerprints of the model before and after its last training in a folder, by which `gpin.fit` recognises it;
     None if it was not needed. They are not saved."""
     _gpin_calibrations: Calibrations = {}
+    _gpin_temperatures: Temperatures = {}
 
     def __init__(
         self,
@@ -156,6 +169,7 @@ class VAE(nn.Module):
         steps: int | None = None,
         tolerance: float | None = None,
         max_steps: int | None = None,
+        calibrated: bool = False,
     ) -> Distribution:
         """q(z|x), a distribution with batch shape `(batch,)` and event shape `(d,)`.
 
@@ -171,6 +185,8 @@ class VAE(nn.Module):
             tolerance: Continue only with instances whose estimated remaining gap (the Newton decrement ½gᵀΣg) exceeds
                 this many nats.
             max_steps: The maximum number of steps with a tolerance; 20 by default.
+            calibrated: Multiply the covariance by the temperature that :meth:`calibrate` has found, so that intervals
+                of q(z|x) contain z about as often as they claim. The mean does not change.
 
         Example:
             >>> import gpin
@@ -181,7 +197,23 @@ class VAE(nn.Module):
         """
         x = self.check(x)
         steps, tolerance = check_steps(steps, tolerance, max_steps)
-        return self._encode(x, steps, tolerance)
+        if calibrated and tolerance is not None:
+            raise InputError("calibrated applies to a number of steps, not to a tolerance: give steps, or neither")
+        temperature = self._temperature(self._own_if_equal(steps)) if calibrated else None
+        q = self._encode(x, steps, tolerance)
+        return q if temperature is None else tempered(q, temperature)
+
+    def _own_if_equal(self, steps: int | None) -> int | None:
+        """None, which stands for the method's own posterior, if that takes this number of steps."""
+        return None if self.inference.takes_steps and steps == self.inference.options.steps else steps
+
+    def _temperature(self, key: int | str | None) -> float:
+        """The temperature of the posterior after this number of steps, or of the refined one."""
+        if key not in self._gpin_temperatures:
+            arguments = {None: "", "refined": ", simulations=500"}.get(cast(Any, key), f", steps={key}")
+            call = f"vae.calibrate(x{arguments})"
+            raise InputError(f"this posterior has no temperature yet: call {call} with validation data first")
+        return self._gpin_temperatures[key]
 
     def _encode(self, x: Tensor, steps: int | None, tolerance: float | None) -> Distribution:
         """The posterior of the method, or that after natural-gradient steps."""
@@ -385,7 +417,13 @@ class VAE(nn.Module):
 
     @torch.no_grad()
     def refine(
-        self, x: ArrayLike, steps: int = 20, tolerance: float = 0.1, *, gradients: int = QuasiNewtonConfig().gradients
+        self,
+        x: ArrayLike,
+        steps: int = 20,
+        tolerance: float = 0.1,
+        *,
+        gradients: int = QuasiNewtonConfig().gradients,
+        calibrated: bool = False,
     ) -> PrecisionNormal:
         """A full-covariance Gaussian approximation of each instance's posterior, found by maximising log p(x, z) from
         the encoder's mean; no step lowers log p(x, z).
@@ -402,6 +440,7 @@ class VAE(nn.Module):
                 little compared with the spread of log p(x, z) over draws of the posterior.
             gradients: The maximum number of quasi-Newton steps; 0 leaves the search to Gauss–Newton alone, of which
                 `steps` is then the total number.
+            calibrated: Multiply the covariance by the temperature that :meth:`calibrate` has found from simulations.
         """
         x = self.check(x)
         options = QuasiNewtonConfig(
@@ -409,7 +448,139 @@ class VAE(nn.Module):
             tolerance=positive_number(tolerance, "tolerance"),
             gradients=whole_number(gradients, "gradients", least=0),
         )
-        return QuasiNewton(options)(x, self.inference(x, self), self)
+        temperature = self._temperature("refined") if calibrated else None
+        refined = QuasiNewton(options)(x, self.inference(x, self), self)
+        return refined if temperature is None else refined.tempered(temperature)
+
+    @torch.no_grad()
+    def posterior(
+        self,
+        x: ArrayLike,
+        samples: int = 1000,
+        *,
+        stages: str | Sequence[str] = STAGES,
+        least_ess: float | None = None,
+        chunk_size: int = 512,
+    ) -> PosteriorDraws:
+        """Weighted draws from the posterior p(z|x) of each instance, from the cheapest proposal that serves it.
+
+        The draws are importance-weighted. An instance passes a stage if the Pareto shape k̂ of its weights is at most
+        0.7 and their effective sample size at least `least_ess`; only the instances that fail go on to the next stage.
+        The result says for each instance where it ended, and whether it has passed there. An instance that fails
+        everywhere keeps the draws with the highest estimate of log p(x).
+
+        Arguments:
+            x: `(batch, *shape)`, any number of instances.
+            samples: The number of weighted draws per instance, at least 25.
+            stages: The proposals to try, in this order, which is the budget: "encoder", q(z|x); "steps", q(z|x) after
+                natural-gradient steps until 0.1 nats or less are left to gain, at most 20; "refined", the Gaussian of
+                :meth:`refine`.
+            least_ess: The least effective sample size; by default a tenth of `samples`.
+            chunk_size: How many pairs (x, z) are decoded at a time; changes memory, not results.
+
+        Example:
+            >>> import gpin
+            >>> vae, x = gpin.build((6,), "vae", latent_dim=2).eval(), torch.rand(3, 6)
+            >>> draws = vae.posterior(x, samples=200)
+            >>> draws.z.shape, draws.mean.shape, draws.resample(50).shape
+            (torch.Size([200, 3, 2]), torch.Size([3, 2]), torch.Size([50, 3, 2]))
+        """
+        x, samples = self.check(x), whole_number(samples, "samples", least=25)
+        chunk_size = whole_number(chunk_size, "chunk_size")
+        stages = (stages,) if isinstance(stages, str) else tuple(stages)
+        if not stages or len(set(stages)) < len(stages) or not set(stages) <= set(STAGES):
+            known = ", ".join(map(repr, STAGES))
+            raise InputError(f"stages must be one or more of {known}, each at most once, got {stages!r}")
+        least_ess = samples / 10 if least_ess is None else positive_number(least_ess, "least_ess")
+        if least_ess > samples:
+            raise InputError(f"least_ess must be at most the number of samples, {samples}, got {least_ess:g}")
+        proposals = {
+            "encoder": lambda batch: self._encode(batch, None, None),
+            "steps": lambda batch: self._encode(batch, MAX_STEPS, STEPS_TOLERANCE),
+            "refined": self.refine,
+        }
+
+        def drawn_from(propose: Callable[[Tensor], Distribution]) -> Proposal:
+            def draw(batch: Tensor) -> tuple[Tensor, Tensor]:
+                chunk = max(1, chunk_size // len(batch))
+                return importance_draws(partial(self.log_joint, batch), propose(batch), samples, chunk)
+
+            return draw
+
+        chosen = {name: drawn_from(proposals[name]) for name in stages}
+        with differentiable(), evaluating(self):
+            x = x.clone() if x.is_inference() else x
+            size = max(1, min(BATCH, 2**20 // samples))
+            return PosteriorDraws.join(escalated(batch, chosen, least_ess) for batch in x.split(size))
+
+    @torch.no_grad()
+    def coverage(
+        self,
+        data: int | ArrayLike | tuple[ArrayLike, ArrayLike] = 1000,
+        posterior: str | Callable[[Tensor], Draws] = "encoder",
+        *,
+        steps: int | None = None,
+        samples: int = 199,
+        calibrated: bool = False,
+        seed: int = 0,
+    ) -> Coverage:
+        """How often the intervals of a posterior contain the true z, by simulation-based calibration.
+
+        Pairs (z, x) are simulated from the model, and the true z is ranked among draws of the posterior, in each latent
+        dimension; see `gpin.evaluation.calibration`.
+
+        Arguments:
+            data: The number of instances to simulate, at least 50; or instances x `(n, *shape)`; or x together with
+                draws z `(n, d)` from their posteriors. For x alone, the true z is replaced by a draw of
+                :meth:`posterior` from refined proposals, so that the result is as reliable as this draw.
+            posterior: "encoder", q(z|x); "refined", the Gaussian of :meth:`refine`; "resampled", draws of
+                :meth:`posterior`; or a function x `(batch, *shape)` → a distribution over z, or draws of one,
+                `(samples, batch, d)`.
+            steps: For "encoder": the number of natural-gradient steps, see :meth:`encode`.
+            samples: The number of draws of the posterior among which the true z is ranked.
+            calibrated: Use the temperature of the posterior, see :meth:`calibrate`.
+            seed: The seed of all noise; torch's global random state is left unchanged. The simulations of a seed are
+                the same for all posteriors.
+
+        Example:
+            >>> import gpin
+            >>> vae = gpin.build((6,), "vae", latent_dim=2).eval()
+            >>> found = vae.coverage(200)
+            >>> found.per_dimension(0.8).shape, found.p_values.shape, found.histogram(10).shape
+            (torch.Size([2]), torch.Size([2]), torch.Size([10, 2]))
+        """
+        samples = whole_number(samples, "samples")
+        choices: dict[str, Callable[[Tensor], Draws]] = {
+            "encoder": partial(self.encode, steps=steps, calibrated=calibrated),
+            "refined": partial(self.refine, calibrated=calibrated),
+            "resampled": lambda x: self.posterior(x).resample(samples),
+        }
+        if not callable(posterior) and (not isinstance(posterior, str) or posterior not in choices):
+            known = ", ".join(map(repr, choices))
+            raise InputError(f"unknown posterior {posterior!r}: choose {known} or a function of x")
+        if steps is not None and posterior != "encoder":
+            raise InputError("steps applies to posterior='encoder' only")
+        if calibrated and posterior not in ("encoder", "refined"):
+            raise InputError("calibrated applies to posterior='encoder' or 'refined' only")
+        taken = "" if steps is None else f", {steps} step{'' if steps == 1 else 's'}"
+        name = "given" if callable(posterior) else f"{posterior}{taken}{', calibrated' if calibrated else ''}"
+        function = posterior if callable(posterior) else choices[posterior]
+        with differentiable(), evaluating(self), seeded(check_seed(seed)):
+            return coverage_of(function, *self._pairs(data), samples, name)
+
+    def _pairs(self, data: int | ArrayLike | tuple[ArrayLike, ArrayLike]) -> tuple[Tensor, Tensor]:
+        """x `(n, *shape)` and draws z `(n, d)` from their posteriors, see :meth:`coverage`."""
+        if not isinstance(data, Tensor | np.ndarray | tuple):
+            return simulated_pairs(self, whole_number(data, "data", least=LEAST_SIMULATED))
+        x = self.check(data[0] if isinstance(data, tuple) else data)
+        x = x.clone() if x.is_inference() else x
+        if len(x) < LEAST_SIMULATED:
+            raise InputError(f"coverage needs at least {LEAST_SIMULATED} instances, got {len(x)}")
+        if not isinstance(data, tuple):
+            return x, self.posterior(x, stages="refined").resample(1)[0]
+        if len(data) != 2 or as_tensor(data[1], "z").shape != (len(x), self.latent_dim):
+            raise InputError(f"data must be x, or x and z of shape ({len(x)}, {self.latent_dim})")
+        return x, self._like_own(as_tensor(data[1], "z"))
 
     @torch.no_grad()
     def modes(
@@ -488,9 +659,7 @@ class VAE(nn.Module):
         if samples is not None and how != "refined":
             raise InputError("samples applies to how='refined' only")
         samples = whole_number(100 if samples is None else samples, "samples")
-        steps, _ = check_steps(steps, None, None)
-        if self.inference.takes_steps and steps == self.inference.options.steps:
-            steps = None  # the method's own posterior, for which the model is calibrated
+        steps = self._own_if_equal(check_steps(steps, None, None)[0])
         self.check_gap(how, steps)
         calibration = self._gpin_calibrations.get(steps)
         parts = []
@@ -571,28 +740,46 @@ class VAE(nn.Module):
 
     @torch.no_grad()
     def calibrate(
-        self, x: ArrayLike, *, steps: int | None = None, refined: int = 500, samples: int = 20, seed: int = 0
+        self,
+        x: ArrayLike,
+        *,
+        steps: int | None = None,
+        refined: int = 500,
+        samples: int = 20,
+        simulations: int = 0,
+        seed: int = 0,
     ) -> None:
-        """Calibrate :meth:`gap` with data that was not used in training; `gpin.fit` does so with its validation data.
+        """Calibrate :meth:`gap` and the covariance of q(z|x) with data that was not used in training; `gpin.fit` does
+        so with its validation data.
 
         The gaps of some instances are measured by refinement. Regressions of the gap, on features of the encoder and on
-        the Newton decrement, then give the predicted and the estimated gap, see `gpin.evaluation.gap_prediction`. The
-        calibration is saved with the model. It is removed when `gpin.fit` or :meth:`load_state_dict` replaces the
+        the Newton decrement, then give the predicted and the estimated gap, see `gpin.evaluation.gap_prediction`.
+
+        The covariance gets a temperature τ, with which 80 % intervals of N(m, τΣ) cover 80 %, see
+        `gpin.evaluation.calibration`. It is used on request only: `vae.encode(x, calibrated=True)`. It is fitted to
+        draws from the posteriors of the refined instances, by importance resampling from their refined Gaussians; or to
+        simulations from the model, whose true z is known, but on which an encoder can be much worse than on data.
+
+        The calibration is saved with the model. It is removed when `gpin.fit` or :meth:`load_state_dict` replaces the
         weights.
 
         Arguments:
             x: `(batch, *shape)`, at least 50 instances. At most 1,000 of them, evenly spaced, are used.
             steps: The number of natural-gradient steps after which the gap is determined, see :meth:`gap`.
             refined: The largest number of instances to refine, at least 50.
-            samples: The number of samples for each ELBO of a refined instance.
+            samples: The number of samples for each ELBO of a refined instance, and of its weighted draws.
+            simulations: Fit the temperatures to this many simulations, at least 50, instead of x, and also that of the
+                refined posterior, for `vae.refine(x, calibrated=True)`; 0 for none.
             seed: The seed of all noise; torch's global random state is left unchanged.
         """
         x, samples, refined = self.check(x), whole_number(samples, "samples"), whole_number(refined, "refined", LEAST)
-        steps, _ = check_steps(steps, None, None)
+        steps = self._own_if_equal(check_steps(steps, None, None)[0])
+        if simulations := whole_number(simulations, "simulations", least=0):
+            whole_number(simulations, "simulations", least=LEAST_SIMULATED)
         check_count(len(x))
         x = x[evenly_spaced(len(x), MOST).to(x.device)]
         chosen = evenly_spaced(len(x), refined)
-        features, estimates, gaps = [], [], []
+        features, estimates, gaps, ranks = [], [], [], []
         with differentiable(), evaluating(self), seeded(check_seed(seed)):
             x = x.clone() if x.is_inference() else x
             for batch in x.split(BATCH):
@@ -600,15 +787,36 @@ class VAE(nn.Module):
                 features.append(self.inference.features(batch, self))
                 estimates.append(estimate_features(estimated_gap(self, batch, q), q))
             for batch in x[chosen.to(x.device)].split(BATCH):
-                q = self._encode(batch, steps, None)
-                gaps.append(refined_gap(self, batch, q, self.refine(batch), samples))
+                q, best = self._encode(batch, steps, None), self.refine(batch)
+                gaps.append(refined_gap(self, batch, q, best, samples))
+                with seeded(seed):  # so that the gaps do not depend on this noise
+                    ranks.append(ranked(self._draw(batch, best, samples), q, RANKED))
+            found: dict[int | str | None, Coverage] = {steps: Coverage.of(ranks)}
+            if simulations:
+                pairs = simulated_pairs(self, simulations)
+                posteriors: dict[int | str | None, Callable[[Tensor], Draws]]
+                posteriors = {steps: partial(self.encode, steps=steps), "refined": self.refine}
+                found = {key: coverage_of(posterior, *pairs, RANKED) for key, posterior in posteriors.items()}
         calibration = Calibration.fit(torch.cat(features), torch.cat(estimates), chosen, torch.cat(gaps))
+        temperatures = {key: coverage.temperature for key, coverage in found.items()}
         self._gpin_calibrations = {**self._gpin_calibrations, steps: calibration}
+        self._gpin_temperatures = {**self._gpin_temperatures, **temperatures}
+
+    def _draw(self, x: Tensor, q: Distribution, samples: int) -> Tensor:
+        """One draw from the posterior of each instance, `(batch, d)`, by importance resampling from q."""
+        z, log_weights = importance_draws(partial(self.log_joint, x), q, samples, max(1, PAIRS // len(x)))
+        return resampled(z, log_weights, 1)[0]
 
     @property
     def calibrations(self) -> Calibrations:
         """The calibrations of :meth:`gap` by the number of steps; None stands for the posterior of `encode(x)`."""
         return self._gpin_calibrations
+
+    @property
+    def temperatures(self) -> Temperatures:
+        """The temperatures of q(z|x) by the number of steps, as in :attr:`calibrations`; "refined" stands for the
+        posterior of `refine(x)`."""
+        return self._gpin_temperatures
 
     @property
     def calibrated(self) -> bool:
@@ -710,7 +918,7 @@ class VAE(nn.Module):
         except RuntimeError:
             raise InputError("cannot start from a VAE with another data shape or architecture") from None
         self.prepared.copy_(trained.prepared)
-        self._gpin_calibrations = {}
+        self._gpin_calibrations, self._gpin_temperatures = {}, {}
         return self
 
     def parameter_groups(self, learning_rate: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
@@ -767,9 +975,9 @@ class VAE(nn.Module):
     # Files ----------------------------------------------------------------------------------------
 
     def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
-        """Replace the weights, as for any module, and remove the calibrations of :meth:`gap`."""
+        """Replace the weights, as for any module, and remove the calibrations of :meth:`calibrate`."""
         result = super().load_state_dict(*arguments, **options)
-        self._gpin_calibrations = {}
+        self._gpin_calibrations, self._gpin_temperatures = {}, {}
         return result
 
     def packed(self) -> bytes:
@@ -781,7 +989,7 @@ class VAE(nn.Module):
         return hashlib.sha256(self.packed()).hexdigest()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write `config.json`, `model.safetensors` and, if :meth:`gap` is calibrated, `calibration.safetensors`.
+        """Write `config.json`, `model.safetensors` and, after :meth:`calibrate`, `calibration.safetensors`.
 
         The files contain no executable code.
         """
@@ -797,7 +1005,7 @@ class VAE(nn.Module):
             "weights_sha256": hashlib.sha256(weights).hexdigest(),
         }
         if self._gpin_calibrations:
-            calibrations = pack_calibrations(self._gpin_calibrations)
+            calibrations = pack_calibrations(self._gpin_calibrations, self._gpin_temperatures)
             record["calibration_sha256"] = hashlib.sha256(calibrations).hexdigest()
             write_whole(folder / "calibration.safetensors", calibrations)
         write_whole(folder / "model.safetensors", weights)

@@ -28,7 +28,7 @@ LIBRARIES = frozenset({"torch", "numpy", "gpin", "pydantic", *sys.stdlib_module_
 TORCHS = frozenset(vars(nn.Module()))
 """The attributes that torch itself manages in every module, such as parameters, buffers, hooks and the mode."""
 
-IGNORED = TORCHS | {"_gpin_calibrations", "_gpin_fingerprints"}
+IGNORED = TORCHS | {"_gpin_calibrations", "_gpin_fingerprints", "_gpin_temperatures"}
 """The attributes that are not part of the identity: what a `gpin.VAE` remembers of its training."""
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")

@@ -43,6 +43,7 @@ __all__ = [
     "Calibration",
     "Calibrations",
     "GapRegression",
+    "Temperatures",
     "check_count",
     "estimate_features",
     "evenly_spaced",
@@ -67,6 +68,9 @@ NOISES = 10.0 ** torch.arange(-2, 3.25, 0.25, dtype=torch.float64)
 
 OWN = "own"
 """The name, in files, of the calibration for the number of steps that the method itself takes."""
+
+TEMPERATURE = "temperature"
+"""The name, in files, of a posterior's temperature."""
 
 
 def check_count(count: int) -> None:
@@ -269,28 +273,41 @@ Calibrations = Mapping[int | None, Calibration]
 """The calibrations of a model by the number of steps; None stands for the number that the method itself takes."""
 
 
-def pack_calibrations(calibrations: Calibrations) -> bytes:
-    """The content of a safetensors file with calibrations."""
-    return pack_tensors(
-        {
-            f"{OWN if steps is None else steps}/{part.name}/{field.name}": getattr(regression, field.name)
-            for steps, calibration in calibrations.items()
-            for part in fields(calibration)
-            for regression in [getattr(calibration, part.name)]
-            for field in fields(regression)
-        }
-    )
+Temperatures = Mapping[int | str | None, float]
+"""The temperatures of a model's posteriors, see `gpin.evaluation.calibration`, by the number of steps as in
+`Calibrations`; "refined" stands for the refined posterior."""
 
 
-def unpack_calibrations(content: bytes) -> dict[int | None, Calibration]:
-    """The calibrations in a safetensors file."""
+def pack_calibrations(calibrations: Calibrations, temperatures: Temperatures) -> bytes:
+    """The content of a safetensors file with calibrations and temperatures."""
+    regressions = {
+        f"{OWN if steps is None else steps}/{part.name}/{field.name}": getattr(regression, field.name)
+        for steps, calibration in calibrations.items()
+        for part in fields(calibration)
+        for regression in [getattr(calibration, part.name)]
+        for field in fields(regression)
+    }
+    scalars = {
+        f"{OWN if steps is None else steps}/{TEMPERATURE}": torch.tensor(value, dtype=torch.float64)
+        for steps, value in temperatures.items()
+    }
+    return pack_tensors({**regressions, **scalars})
+
+
+def unpack_calibrations(content: bytes) -> tuple[dict[int | None, Calibration], dict[int | str | None, float]]:
+    """The calibrations and the temperatures in a safetensors file; files of older versions have no temperatures."""
     found: dict[str, dict[str, dict[str, Tensor]]] = {}
+    temperatures: dict[int | str | None, float] = {}
     for key, tensor in load_tensors(content).items():
-        steps, part, name = key.split("/")
-        found.setdefault(steps, {}).setdefault(part, {})[name] = tensor
-    return {
+        steps, part, *name = key.split("/")
+        if part == TEMPERATURE:
+            temperatures[None if steps == OWN else int(steps) if steps.isdigit() else steps] = tensor.item()
+        else:
+            found.setdefault(steps, {}).setdefault(part, {})[name[0]] = tensor
+    calibrations = {
         None if steps == OWN else int(steps): Calibration(
             **{part: GapRegression(**tensors) for part, tensors in parts.items()}
         )
         for steps, parts in found.items()
     }
+    return calibrations, temperatures

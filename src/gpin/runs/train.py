@@ -147,7 +147,7 @@ def _save_model(run: Run, vae: VAE, validation: Rows, tell: Tell) -> None:
     except InputError:
         saved = None
     if saved is not None and saved.config == run.model and saved.checksum() == vae.checksum():
-        vae._gpin_calibrations = saved.calibrations
+        vae._gpin_calibrations, vae._gpin_temperatures = saved.calibrations, saved.temperatures
         return
     calibrate_with(vae, Batches(validation, BATCH), run.settings.training.seed, tell)
     vae.save(run.folder / "model")
