@@ -1,5 +1,6 @@
 """The base class of inference models, which map x to a distribution over z and define their training objective."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from gpin.refinement import Natural, NaturalConfig
 if TYPE_CHECKING:
     from gpin.inference.gaussian import GaussianEncoder
 
-__all__ = ["ELBO", "InferenceModel", "MethodConfig", "Stage", "Uncertainty", "moments_of"]
+__all__ = ["ELBO", "InferenceModel", "MethodConfig", "Stage", "Uncertainty", "moments_of", "tamed_mean", "taming"]
+
+EXTREME = 50.0
+"""How many times the spread of a batch a loss must exceed its median by for the instance to count for less."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,7 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
                 ELBO that is returned.
         """
         bound = self.elbo(x, model, samples)
-        return -bound.weighted(kl_weight).mean(), bound.value.mean().detach()
+        return tamed_mean(-bound.weighted(kl_weight)), bound.value.mean().detach()
 
     def stages(self) -> Sequence[Stage]:
         """The stages of training, in order; most methods have one."""
@@ -216,3 +220,27 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
 def moments_of(q: Distribution) -> Tensor:
     """The mean and the log standard deviations of q, side by side: `(batch, 2d)`."""
     return torch.cat([q.mean, q.stddev.log()], dim=-1)
+
+
+@torch.no_grad()
+def taming(sizes: Float[Tensor, " batch"]) -> Float[Tensor, " batch"] | None:
+    """Factors of at most 1, one per instance, that keep single instances from dominating a batch; None if none does.
+
+    An instance is extreme if its size exceeds the median of the batch by more than `EXTREME` times the spread, which is
+    the distance from the median that three quarters of the instances do not exceed. Its factor reduces the excess to
+    that limit. In a batch without such an instance, as is usual, there is nothing to reduce.
+
+    Example:
+        >>> taming(torch.tensor([1.0, 2.0, 3.0, 4.0, 1e6])), taming(torch.tensor([1.0, 2.0, 3.0, 4.0, 40.0]))
+        (tensor([1.0000e+00, 1.0000e+00, 1.0000e+00, 1.0000e+00, 1.0000e-04]), None)
+    """
+    excess = sizes - sizes.median()
+    limit = EXTREME * excess.abs().kthvalue(math.ceil(0.75 * len(sizes))).values
+    extreme = excess > limit
+    return torch.where(extreme, limit / excess, 1.0) if extreme.any() else None
+
+
+def tamed_mean(losses: Float[Tensor, " batch"]) -> Tensor:
+    """The mean over the batch, to which instances with an extreme loss contribute by the factors of :func:`taming`."""
+    factors = taming(losses.detach())
+    return losses.mean() if factors is None else (factors * losses).mean()
