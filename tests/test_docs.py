@@ -22,7 +22,7 @@ from gpin.networks import ARCHITECTURES
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [
-    *(DOCS / name for name in ("getting-started.md", "natural.md")),
+    *(DOCS / name for name in ("getting-started.md", "natural.md", "calibration.md")),
     *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")]),
 ]
 BLOCK = re.compile(r"^```(python|sh|sh fails)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

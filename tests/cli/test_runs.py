@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from gpin._core.seeding import seeded
-from gpin.runs import open_run
+from gpin.runs import coverage_run, open_run
 
 
 def model(folder):
@@ -49,6 +49,39 @@ def test_evaluate_is_the_models_own_log_likelihood(gpin, runs, name, part, propo
     assert record["khat"]["share_above_0.7"] == pytest.approx((expected.khat > 0.7).double().mean().item())
     elbo = record["elbo"]
     assert elbo["mean"] == pytest.approx(elbo["reconstruction"] - elbo["kl"] - elbo["weight_kl"], rel=1e-5)
+
+
+def test_evaluate_shows_the_coverage_of_each_posterior(gpin, runs):
+    options = ["evaluate", runs["images"], "--samples", 2, "--part", "train", "--calibration", "--simulations", 60]
+    record = json.loads(gpin(*options, "--seed", 3, "--json").out)["calibration"]
+    names = ["encoder", "encoder, 1 step", "refined", "resampled"]
+    assert [row["posterior"] for row in record["simulated"]] == names
+    assert record["train"] == []  # it has fewer than 50 instances
+    _, vae = model(runs["images"])
+    for row, arguments in zip(record["simulated"], [{}, {"steps": 1}, {"posterior": "refined"}], strict=False):
+        expected = vae.coverage(60, **arguments, seed=3)
+        assert [one["mean"] for one in row["coverage"]] == [expected.mean(one["level"]) for one in row["coverage"]]
+        assert row["temperature"] == expected.temperature
+    said = gpin(*options, "--seed", 3)
+    assert (said.code, said.err) == (0, "")
+    table = [line for line in said.out.splitlines() if line.startswith("encoder, 1 step")]
+    shown = [float(word) for word in table[0].removeprefix("encoder, 1 step").split()[:4]]
+    assert shown == [round(100 * one["mean"], 1) for one in record["simulated"][1]["coverage"]]
+
+
+def test_the_coverage_of_a_calibrated_run_is_also_that_of_its_data(runs):
+    run, vae = model(runs["plain"])
+    x = run.data().train[:]
+    assert len(x) >= 50
+    vae.calibrate(x, steps=0)
+    copy = shutil.copytree(run.folder, run.folder.with_name("calibrated"))
+    vae.save(copy / "model")
+    found = coverage_run(copy, steps=0, simulations=50, part="train", seed=2)
+    names = ["encoder", "encoder, 0 steps", "encoder, 0 steps, calibrated", "refined"]
+    assert [row.posterior for row in found.simulated] == [*names, "resampled"]
+    assert [row.posterior for row in found.data] == names
+    assert all(row.count == 50 for row in [*found.simulated, *found.data])
+    shutil.rmtree(copy)
 
 
 def test_bits_per_dimension_are_in_the_units_of_the_data(gpin, runs):

@@ -31,7 +31,7 @@ from gpin.cli.base import (
 
 if TYPE_CHECKING:
     from gpin.evaluation.annealed import Sandwich
-    from gpin.runs import Evaluation
+    from gpin.runs import Evaluation, RunCoverage
 
 
 @app.command(
@@ -56,6 +56,8 @@ def evaluate(
     data: str | None = None,
     part: Literal["test", "validation", "train"] = "test",
     limit: int | None = None,
+    calibration: Annotated[bool, Flag] = False,
+    simulations: int | None = None,
     seed: int = 0,
     device: Device = None,
     json: Annotated[bool, Flag] = False,
@@ -100,13 +102,23 @@ def evaluate(
         The part of the data to score.
     limit
         Score at most this many instances, chosen at random.
+    calibration
+        Also determine how often intervals of the posteriors contain the true latent codes, for instances simulated
+        from the model and for the data.
+    simulations
+        The number of simulated instances with --calibration, and the largest number of instances of the data; 500 by
+        default.
     seed
         Seeds all noise and the random choice of instances.
     json
         Print the scores as JSON.
     """
-    from gpin.runs import evaluate_run, open_run
+    from gpin._core.errors import InputError
+    from gpin.runs import coverage_run, evaluate_run, open_run
+    from gpin.runs.calibration import SIMULATIONS
 
+    if simulations is not None and not calibration:
+        raise InputError("--simulations applies only with --calibration: give both")
     opened = open_run(run)
     with progress("evaluating") as on_batch:
         found = evaluate_run(
@@ -132,10 +144,27 @@ def evaluate(
             tell=tell,
         )
     record = {"run": str(opened.folder), "method": opened.model.method, "part": part, "seed": seed, **found.record()}
+    coverage = None
+    if calibration:
+        with progress("calibration") as on_batch:
+            coverage = coverage_run(
+                opened,
+                steps=steps if (proposal, estimator) == ("encoder", "importance") else None,
+                simulations=SIMULATIONS if simulations is None else simulations,
+                data=data,
+                part=part,
+                seed=seed,
+                device=device,
+                on_batch=on_batch,
+                tell=tell,
+            )
+        record["calibration"] = coverage.record()
     if json:
         print_json(record)
-    else:
-        _show_evaluation(opened.folder, part, found)
+        return
+    _show_evaluation(opened.folder, part, found)
+    if coverage is not None:
+        _show_coverage(coverage)
 
 
 def _show_evaluation(folder: Path, part: str, found: "Evaluation") -> None:
@@ -177,6 +206,27 @@ def _show_sandwich(found: "Sandwich") -> None:
             )
             for name, bias in found.biases.items()
         ]
+    )
+
+
+def _show_coverage(found: "RunCoverage") -> None:
+    from gpin.evaluation.calibration import LEVELS
+
+    replaced = f"{found.part} instances, with resampled draws in place of the true codes"
+    for rows, what in ((found.simulated, "simulated instances"), (found.data, replaced)):
+        if not rows:
+            continue
+        print(f"\nHow often central intervals contain the latent code, in %: {rows[0].count:,} {what}\n")
+        width = max(len(row.posterior) for row in rows)
+        heads = "".join(f"{100 * level:6.0f} %" for level in LEVELS)
+        print(f"{'posterior':{width}}{heads}   error   p-value  temperature")
+        for row in rows:
+            shares = "".join(f"{100 * row.mean(level):8.1f}" for level in LEVELS)
+            p = "< 0.001" if row.p_value < 0.001 else f"{row.p_value:.3f}"
+            print(f"{row.posterior:{width}}{shares}{100 * row.stderr(0.8):8.1f}{p:>10}{row.temperature:13.2f}")
+    print(
+        "\nerror: the standard error of the coverage of 80 % intervals. p-value: that of ranks at least as uneven as\n"
+        "these, if the posterior were exact. temperature: the factor on the covariance that makes 80 % cover 80 %."
     )
 
 

@@ -30,10 +30,12 @@ __all__ = [
     "Curve",
     "Figure",
     "Panel",
+    "coverage_curves",
     "curves",
     "ordered_strip",
     "png",
     "posterior_panels",
+    "rank_histograms",
     "scatter",
     "stacked_bars",
     "standalone_svg",
@@ -42,6 +44,9 @@ __all__ = [
 
 Array = np.ndarray
 Curve = Sequence[float]
+
+MOST_DIMENSIONS = 6
+"""The number of latent dimensions whose ranks are shown."""
 
 _STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -147,6 +152,63 @@ def scatter(x: Any, y: Any, xlabel: str, ylabel: str, *, index: int = 0, log_x: 
             axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel)
+    return figure
+
+
+def coverage_curves(lines: Mapping[str, Mapping[str, Curve]], levels: Curve) -> Figure:
+    """The coverage of central intervals against their probability, with the diagonal of a calibrated posterior.
+
+    Arguments:
+        lines: The coverage at each level by method, then by posterior; the first posterior is drawn solid, the others
+            dashed and dotted.
+        levels: The probabilities of the intervals, from 0 to 1.
+    """
+    with _style():
+        figure = _figure(5.6, 4.6 + 0.21 * sum(map(len, lines.values())))
+        axes = figure.add_subplot()
+        axes.plot([0, 1], [0, 1], color=LIGHT["muted"], linewidth=1.0)
+        for i, (method, posteriors) in enumerate(lines.items()):
+            for k, (posterior, values) in enumerate(posteriors.items()):
+                line = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))[k % 4]
+                label = textwrap.fill(f"{method}, {posterior}", 76)
+                axes.plot(levels, values, color=series(i), linestyle=line, label=label)
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+        axes.set_xlabel("probability of the central interval")
+        axes.set_ylabel("share of codes inside")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), handlelength=3)
+        figure.draw_without_rendering()
+    return figure
+
+
+def rank_histograms(histograms: Mapping[str, Any], band: tuple[float, float], *, index: int = 0) -> Figure:
+    """Histograms of the ranks of the true codes, with the band in which a calibrated posterior's bars end.
+
+    Arguments:
+        histograms: The counts `(bins, d)` by posterior, one row of panels for each posterior.
+        band: The smallest and the largest count of a calibrated posterior.
+        index: The index of the method whose colour to use, see `series`.
+    """
+    shown = min(MOST_DIMENSIONS, *(np.asarray(counts).shape[1] for counts in histograms.values()))
+    with _style():
+        figure = _figure(1.2 + 1.5 * shown, 0.5 + 1.35 * len(histograms))
+        grid = figure.add_gridspec(len(histograms), shown)
+        for row, (posterior, counts) in enumerate(histograms.items()):
+            counts = np.asarray(counts, dtype=float)
+            places = (np.arange(len(counts)) + 0.5) / len(counts)
+            for k in range(shown):
+                axes = figure.add_subplot(grid[row, k])
+                axes.grid(visible=False)
+                axes.axhspan(*band, color=LIGHT["rule"], linewidth=0)
+                axes.bar(places, counts[:, k], 0.9 / len(counts), color=series(index))
+                axes.set(xlim=(0, 1), xticks=[], ylim=(0, max(1.15 * counts[:, :shown].max(), 1.4 * band[1])))
+                axes.tick_params(labelsize=8, labelleft=k == 0)
+                axes.locator_params(axis="y", nbins=3)
+                if k == 0:
+                    axes.set_ylabel(textwrap.fill(posterior, 14), fontsize=9.5)
+                if row == 0:
+                    axes.set_title(f"z{k + 1}", fontsize=9.5, color=LIGHT["muted"], pad=4)
     return figure
 
 

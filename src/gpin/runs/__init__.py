@@ -1,5 +1,6 @@
 """Runs: folders with everything that is needed to describe, resume and repeat a training."""
 
+from gpin.runs.calibration import RunCoverage, coverage_run
 from gpin.runs.decode import reconstruct_to_file, sample_to_file
 from gpin.runs.encode import encode_to_file
 from gpin.runs.evaluate import Evaluation, evaluate_run
@@ -14,7 +15,9 @@ __all__ = [
     "ImprovedRun",
     "ModelSettings",
     "Run",
+    "RunCoverage",
     "RunSettings",
+    "coverage_run",
     "encode_to_file",
     "evaluate_run",
     "export_run",

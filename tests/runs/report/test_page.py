@@ -111,10 +111,11 @@ def test_the_page_of_images_holds_every_part(pages):
         "Does the estimated gap of gp find the difficult images?",
         "Which images vae infers well",
         "Does the estimated gap of vae find the difficult images?",
+        "Do the intervals of the posteriors hold?",
         "Settings",
     ]
     assert page.count("img") == 3 + 2 + 2 * 2 * 24  # strips, samples, tiles with two each of both runs
-    assert page.count("svg") == 3
+    assert page.count("svg") == 3 + 3  # the last show the calibration
     assert "Two variational autoencoders trained on digits: 200 images of 8×8 pixels" in html
     assert page.tables[0][0] == ["", "gp", "vae"]
     assert page.tables[1] == [["What differs", "gp", "vae"], ["method", "gp", "vae"]]
@@ -134,10 +135,11 @@ def test_the_page_of_a_table_holds_every_part(pages):
         "Samples",
         "Which rows gp infers worst",
         "Does the estimated gap find the difficult rows?",
+        "Do the intervals of the posteriors hold?",
         "Settings",
     ]
     assert page.count("img") == 0
-    assert page.count("svg") == 2
+    assert page.count("svg") == 2 + 2
     assert "gp on people" in html
     assert "320 rows of 3 columns for training" in html
 
@@ -220,6 +222,19 @@ def test_the_estimated_gap_is_set_against_the_inference_gap(pages, images):
     ordered = gap.sort().values
     assert texts[0] == f"{ordered[0]:.1f}"
     assert texts[23] == f"{ordered[-1]:.1f}"
+
+
+def test_the_coverage_is_that_of_the_models(pages, images):
+    for folder in images:
+        vae = open_run(folder).load(silent)
+        shares = [
+            f"{100 * vae.coverage(60, **arguments).mean(0.8):.0f} % ({name})"
+            for name, arguments in (("encoder", {}), ("refined", {"posterior": "refined"}))
+        ]
+        sentence = next(
+            line for line in pages["images"].splitlines() if f"intervals of {vae.config.method} cover" in line
+        )
+        assert all(share in sentence for share in shares)
 
 
 def test_rows_of_a_table_are_in_its_units(pages, table):
@@ -407,7 +422,7 @@ def test_the_test_part_is_read_in_batches(images, monkeypatch):
 @needs_browser
 @pytest.mark.parametrize(("name", "width"), [("images", 1100), ("images", 390), ("table", 390)])
 def test_a_browser_shows_the_report(pages, tmp_path, name, width):
-    check_in_browser(pages[name], tmp_path, width, drawings=3 if name == "images" else 2)
+    check_in_browser(pages[name], tmp_path, width, drawings=6 if name == "images" else 4)
 
 
 def test_every_line_of_the_scores_has_a_cell_for_every_run(images):

@@ -117,6 +117,22 @@ def inference_gap(one: ScoredRun, index: int) -> plots.Figure:
     )
 
 
+def coverage(scored: Sequence[ScoredRun]) -> plots.Figure:
+    """The coverage of the posteriors of each run, in the colour of the run."""
+    levels = [k / 50 for k in range(1, 50)]
+    lines = {one.name: {row.posterior: [row.mean(c) for c in levels] for row in one.coverage} for one in scored}
+    return plots.coverage_curves(
+        {name: {row: [0.0, *values, 1.0] for row, values in rows.items()} for name, rows in lines.items()},
+        [0.0, *levels, 1.0],
+    )
+
+
+def ranks(one: ScoredRun, index: int) -> plots.Figure:
+    """The histograms of the ranks of a run's posteriors, in the colour of the run."""
+    histograms = {row.posterior: row.histogram() for row in one.coverage}
+    return plots.rank_histograms(histograms, one.coverage[0].band(), index=index)
+
+
 def gap_strip(one: ScoredRun, data: DataSet, display: Display) -> plots.Figure:
     """Test images from the smallest estimated gap to the largest, above reconstructions, ten inches wide."""
     assert one.gap is not None

@@ -99,6 +99,7 @@ def compose(comparison: Comparison) -> Page:
         else:
             _by_gap(page, comparison, one, display, count=36 if alone else 24)
         _finds(page, comparison, one, i, alone)
+    _calibration(page, comparison)
     _settings(page, comparison)
     return page
 
@@ -350,6 +351,46 @@ def _finds(page: Page, comparison: Comparison, one: ScoredRun, index: int, alone
         "ELBO is a simple baseline, but it has an advantage, since it is part of the inference gap itself.",
         kind="note",
     )
+
+
+# Calibration -----------------------------------------------------------------------------------------
+
+
+def _calibration(page: Page, comparison: Comparison) -> None:
+    scored = [(i, one) for i, one in enumerate(comparison.scored) if one.coverage]
+    if not scored:
+        return
+    section = page.section("Do the intervals of the posteriors hold?")
+    section.drawing(
+        plots.svg(figures.coverage(comparison.scored)),
+        alt="The share of true codes inside central intervals against the probability of the intervals.",
+    )
+    for _, one in scored:
+        shares = [f"{100 * row.mean(0.8):.0f} % ({row.posterior})" for row in one.coverage]
+        section.text(f"The 80 % intervals of {one.name} cover {listed(shares)} of the true codes.", kind="key")
+    count, error = scored[0][1].coverage[0].count, max(row.stderr(0.8) for _, one in scored for row in one.coverage)
+    section.text(
+        f"The share of the true latent codes inside central intervals of the posteriors, for {count:,} instances "
+        "simulated from each model, whose true codes are known, averaged over the latent dimensions; its standard "
+        f"error is at most {100 * error:.1f} %. A curve below the diagonal belongs to a posterior whose intervals are "
+        "too narrow. “Calibrated” posteriors have their covariance multiplied by a temperature that was fitted to "
+        f"validation data. An encoder can be worse for simulated {comparison.noun}s than for real ones, with which it "
+        "was trained.",
+        kind="note",
+    )
+    for index, one in scored:
+        shown = min(one.vae.latent_dim, plots.MOST_DIMENSIONS)
+        section.drawing(
+            plots.svg(figures.ranks(one, index)),
+            alt=f"Histograms of the ranks of the true codes among draws of the posteriors of {one.name}.",
+        )
+        which = "each latent dimension" if shown == one.vae.latent_dim else f"the first {shown} latent dimensions"
+        section.text(
+            f"The ranks of the true codes among draws of the posteriors of {one.name}, for {which}. If a posterior is "
+            "exact, all bars of a panel end in the grey band with a probability of 95 %. A U shape means that its "
+            "intervals are too narrow.",
+            kind="note",
+        )
 
 
 # Settings --------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 The test part is read in batches, so that it is never in memory as a whole.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -16,9 +17,11 @@ from gpin._core.devices import device_named
 from gpin._core.errors import InputError
 from gpin._core.messages import Tell
 from gpin.data import DataSet, Scaling
+from gpin.evaluation.calibration import LEAST, Coverage
 from gpin.evaluation.importance import LogLikelihood
 from gpin.evaluation.scores import Columns, with_derived
 from gpin.inference import ELBO
+from gpin.runs.calibration import posteriors
 from gpin.runs.evaluate import Evaluation, evaluate
 from gpin.runs.folder import Run
 from gpin.runs.rows import random_rows
@@ -26,6 +29,9 @@ from gpin.training import History
 from gpin.vae import VAE
 
 __all__ = ["ScoredRun", "column_moments", "score_run"]
+
+SIMULATIONS = 300
+"""The largest number of simulated instances that show whether the posteriors are calibrated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +47,7 @@ class ScoredRun:
         encoder: The scores of all N test instances with the encoder's proposals, as in `gpin evaluate`.
         chosen: The indices of the test instances that also have refined scores, `(n,)`, ascending.
         refined: The scores of these instances with refined proposals.
+        coverage: The coverage of its posteriors for simulated instances; empty if it cannot be determined.
     """
 
     name: str
@@ -51,6 +58,7 @@ class ScoredRun:
     encoder: Evaluation
     chosen: Tensor
     refined: Evaluation
+    coverage: Sequence[Coverage] = ()
 
     @property
     def parameters(self) -> int:
@@ -111,7 +119,18 @@ def score_run(
         _evaluation_on_cpu(encoder),
         torch.from_numpy(np.flatnonzero(np.isin(data.test.rows, chosen.rows))),
         _evaluation_on_cpu(refined),
+        _coverage(vae, SIMULATIONS if limit is None else max(LEAST, min(limit, SIMULATIONS)), seed),
     )
+
+
+def _coverage(vae: VAE, count: int, seed: int) -> list[Coverage]:
+    """The coverage of all posteriors but the resampled one, without those that need what the decoder cannot do."""
+    found = []
+    for arguments in posteriors(vae):
+        if arguments["posterior"] != "resampled":
+            with suppress(InputError):
+                found.append(vae.coverage(count, **arguments, seed=seed))
+    return found
 
 
 def _history(run: Run, tell: Tell) -> tuple[History, bool]:
