@@ -51,8 +51,10 @@ __all__ = ["VAE", "Reconstruction"]
 ArrayLike = Tensor | np.ndarray
 MAX_STEPS = 20
 """The maximum number of natural-gradient steps with a tolerance, unless the caller chooses another."""
-STAGES = ("encoder", "steps", "refined")
+STAGES = ("encoder", "steps", "refined", "modes", "annealed")
 """The proposals of :meth:`VAE.posterior`, the cheapest first."""
+ANNEALED = 50
+"""The number of temperatures of annealed draws in :meth:`VAE.posterior`."""
 STEPS_TOLERANCE = 0.1
 """The tolerance, in nats, of the natural-gradient steps in :meth:`VAE.posterior`."""
 BATCH = 128
@@ -458,7 +460,7 @@ class VAE(nn.Module):
         x: ArrayLike,
         samples: int = 1000,
         *,
-        stages: str | Sequence[str] = STAGES,
+        stages: str | Sequence[str] = STAGES[:3],
         least_ess: float | None = None,
         chunk_size: int = 512,
     ) -> PosteriorDraws:
@@ -474,7 +476,9 @@ class VAE(nn.Module):
             samples: The number of weighted draws per instance, at least 25.
             stages: The proposals to try, in this order, which is the budget: "encoder", q(z|x); "steps", q(z|x) after
                 natural-gradient steps until 0.1 nats or less are left to gain, at most 20; "refined", the Gaussian of
-                :meth:`refine`.
+                :meth:`refine`; "modes", the mixture of :meth:`modes`; "annealed", the ends of annealed chains with 50
+                temperatures, see :meth:`log_likelihood`. The last two are tried on request only: "modes" refines an
+                instance 16 times, and "annealed" takes 200 gradients of the decoder for each draw.
             least_ess: The least effective sample size; by default a tenth of `samples`.
             chunk_size: How many pairs (x, z) are decoded at a time; changes memory, not results.
 
@@ -494,11 +498,6 @@ class VAE(nn.Module):
         least_ess = samples / 10 if least_ess is None else positive_number(least_ess, "least_ess")
         if least_ess > samples:
             raise InputError(f"least_ess must be at most the number of samples, {samples}, got {least_ess:g}")
-        proposals = {
-            "encoder": lambda batch: self._encode(batch, None, None),
-            "steps": lambda batch: self._encode(batch, MAX_STEPS, STEPS_TOLERANCE),
-            "refined": self.refine,
-        }
 
         def drawn_from(propose: Callable[[Tensor], Distribution]) -> Proposal:
             def draw(batch: Tensor) -> tuple[Tensor, Tensor]:
@@ -507,7 +506,20 @@ class VAE(nn.Module):
 
             return draw
 
-        chosen = {name: drawn_from(proposals[name]) for name in stages}
+        def annealed(batch: Tensor) -> tuple[Tensor, Tensor]:
+            options = AnnealingOptions.of(temperatures=ANNEALED, chains=samples)
+            parts = [path.draws() for path in self._paths(batch, options, chunk_size)]
+            z, log_weights = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+            return z, log_weights
+
+        proposals: dict[str, Proposal] = {
+            "encoder": drawn_from(lambda batch: self._encode(batch, None, None)),
+            "steps": drawn_from(lambda batch: self._encode(batch, MAX_STEPS, STEPS_TOLERANCE)),
+            "refined": drawn_from(self.refine),
+            "modes": drawn_from(self.modes),
+            "annealed": annealed,
+        }
+        chosen = {name: proposals[name] for name in stages}
         with differentiable(), evaluating(self):
             x = x.clone() if x.is_inference() else x
             size = max(1, min(BATCH, 2**20 // samples))

@@ -40,6 +40,43 @@ def test_moments_are_those_of_the_known_posterior(double):
     assert ((again.mean(0) - truth.mean).abs() < 6 * error).all()
 
 
+@pytest.mark.parametrize("stage", ["modes", "annealed"])
+def test_the_stages_on_request_have_the_known_moments_too(stage, double):
+    model = LinearGaussian(torch.randn(6, 3) + 1.0, torch.randn(6), 0.5)
+    vae, x = model.vae("vae", known=True).eval(), model.sample(4)
+    truth, draws = model.posterior(x), vae.posterior(x, samples=500, stages=stage)
+    assert draws.stage_names == [stage] * 4
+    assert draws.passed.all()
+    assert_moments(draws, truth.mean, truth.variance)
+    torch.testing.assert_close(draws.log_likelihood, model.log_prob(x), atol=0.3, rtol=0)
+
+
+def test_annealed_draws_find_a_posterior_that_a_gaussian_misses(double):
+    """x = z² + noise has two posterior modes in each dimension: four, of which refinement finds one."""
+
+    class Square(torch.nn.Module):
+        def forward(self, z):
+            return z.square()
+
+    vae = gpin.VAE(
+        gpin.build((2,), "vae", latent_dim=2, seed=0).inference,
+        Square(),
+        gpin.likelihoods.Gaussian((2,), gpin.likelihoods.GaussianOptions(initial_variance=0.15)),
+    )
+    vae = vae.double().eval()
+    x = torch.tensor([[0.7, 0.7]])
+    (truth,) = posteriors(vae, x)
+    refined = vae.posterior(x, samples=1000, stages="refined")
+    annealed = vae.posterior(x, samples=1000, stages="annealed")
+    assert refined.log_likelihood.item() < truth.log_evidence - 0.5
+    assert annealed.log_likelihood.item() == pytest.approx(truth.log_evidence, abs=0.2)
+    weights = truth.log_density.exp() * truth.side**2
+    spread = weights @ truth.points.square()
+    found = (annealed.weights.unsqueeze(-1) * annealed.z.square()).sum(0)[0]
+    torch.testing.assert_close(found, spread, rtol=0.15, atol=0)
+    assert annealed.mean.abs().max() < 0.15  # half of the mass is on either side
+
+
 def test_moments_of_a_curved_posterior_are_those_on_a_grid(double):
     vae = gpin.build((3, 3), "vae", 2, seed=0, likelihood={"initial_variance": 0.05}).eval()
     with torch.no_grad():
@@ -119,7 +156,7 @@ def test_batches_and_inference_mode():
     ("options", "said"),
     [
         ({"samples": 24}, "samples must be a whole number of at least 25, got 24"),
-        ({"stages": ()}, "stages must be one or more of 'encoder', 'steps', 'refined'"),
+        ({"stages": ()}, "stages must be one or more of 'encoder', 'steps', 'refined', 'modes', 'annealed'"),
         ({"stages": ("refined", "best")}, "stages must be one or more of"),
         ({"stages": ("refined", "refined")}, "each at most once"),
         ({"least_ess": 0}, "least_ess must be a positive number, got 0"),

@@ -275,7 +275,7 @@ class Path:
 
     def lower(self, keep_weights: bool = False) -> LogLikelihood:
         """log p(x) from chains that start at q; a lower bound in expectation."""
-        log_weights, acceptance = self._weights(self.start(self.options.chains))
+        log_weights, acceptance, _ = self._weights(self.start(self.options.chains))
         annealing = Annealing(self.options.temperatures, self.options.start, acceptance)
         return LogLikelihood.of(log_weights, "annealed", keep_weights, annealing=annealing)
 
@@ -285,16 +285,21 @@ class Path:
         The diagnostics are those of the weights 1/w. The chains of an instance have one start, so their spread does not
         tell the whole error.
         """
-        log_weights, acceptance = self._weights(self.end(z, self.options.chains), reverse=True)
+        log_weights, acceptance, _ = self._weights(self.end(z, self.options.chains), reverse=True)
         annealing = Annealing(self.options.temperatures, self.options.start, acceptance)
         inverse = LogLikelihood.of(-log_weights, "annealed, reverse", annealing=annealing)
         return replace(inverse, values=-inverse.values, elbo=-inverse.elbo)
 
-    def _weights(self, state: State, *, reverse: bool = False) -> tuple[Tensor, Tensor]:
+    def draws(self) -> tuple[Float[Tensor, "chains batch d"], Float[Tensor, "chains batch"]]:
+        """Where chains that start at q end, and their log weights, with which they are draws from the posterior."""
+        log_weights, _, state = self._weights(self.start(self.options.chains))
+        return self.q.mean + torch.einsum("bji,cbj->cbi", self.inverse, state.u), log_weights
+
+    def _weights(self, state: State, *, reverse: bool = False) -> tuple[Tensor, Tensor, State]:
         """Move the chains along the whole path, or back, with fixed step sizes.
 
         Returns:
-            The log weights, `(chains, batch)` in float64, and the mean acceptance rates, `(batch,)`.
+            The log weights, `(chains, batch)` in float64, the mean acceptance rates, `(batch,)`, and the last state.
         """
         count = self.options.temperatures
         log_weights = torch.zeros_like(state.ratio, dtype=torch.float64)
@@ -306,7 +311,7 @@ class Path:
                 at = t if reverse else t + 1
                 state, probability = self._transition(state, self.betas[at], self._step_size(at / count))
                 accepted += probability.mean(0)
-        return log_weights, accepted / max(1, count - 1)
+        return log_weights, accepted / max(1, count - 1), state
 
     def _step_size(self, position: float) -> Float[Tensor, " batch"]:
         """The tuned step sizes at a position from 0 to 1, interpolated."""
