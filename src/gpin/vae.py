@@ -55,6 +55,8 @@ STAGES = ("encoder", "steps", "refined", "modes", "annealed")
 """The proposals of :meth:`VAE.posterior`, the cheapest first."""
 ANNEALED = 50
 """The number of temperatures of annealed draws in :meth:`VAE.posterior`."""
+MANY_STARTS, ROUNDS = 32, 6
+"""The options of :meth:`VAE.modes` in :meth:`VAE.posterior`."""
 STEPS_TOLERANCE = 0.1
 """The tolerance, in nats, of the natural-gradient steps in :meth:`VAE.posterior`."""
 BATCH = 128
@@ -476,9 +478,10 @@ class VAE(nn.Module):
             samples: The number of weighted draws per instance, at least 25.
             stages: The proposals to try, in this order, which is the budget: "encoder", q(z|x); "steps", q(z|x) after
                 natural-gradient steps until 0.1 nats or less are left to gain, at most 20; "refined", the Gaussian of
-                :meth:`refine`; "modes", the mixture of :meth:`modes`; "annealed", the ends of annealed chains with 50
-                temperatures, see :meth:`log_likelihood`. The last two are tried on request only: "modes" refines an
-                instance 16 times, and "annealed" takes 200 gradients of the decoder for each draw.
+                :meth:`refine`; "modes", the mixture of :meth:`modes` from 32 starts in 6 rounds; "annealed", the ends
+                of annealed chains with 50 temperatures, see :meth:`log_likelihood`. The last two are tried on request
+                only: "modes" refines an instance 32 times, and "annealed" takes 200 gradients of the decoder for each
+                draw. Where there may be several modes, begin with one of these: draws from one mode can pass the test.
             least_ess: The least effective sample size; by default a tenth of `samples`.
             chunk_size: How many pairs (x, z) are decoded at a time; changes memory, not results.
 
@@ -516,7 +519,7 @@ class VAE(nn.Module):
             "encoder": drawn_from(lambda batch: self._encode(batch, None, None)),
             "steps": drawn_from(lambda batch: self._encode(batch, MAX_STEPS, STEPS_TOLERANCE)),
             "refined": drawn_from(self.refine),
-            "modes": drawn_from(self.modes),
+            "modes": drawn_from(partial(self.modes, starts=MANY_STARTS, rounds=ROUNDS)),
             "annealed": annealed,
         }
         chosen = {name: proposals[name] for name in stages}

@@ -61,6 +61,16 @@ def test_the_evidence_needs_all_modes():
     assert torch.allclose(exact - one, torch.full_like(exact, math.log(4)), atol=0.2)
 
 
+def test_the_draws_of_a_posterior_may_come_from_all_modes():
+    torch.manual_seed(6)
+    vae, x = squares(), torch.tensor([[1.0, 2.0]], dtype=torch.float64)
+    for stage, share in (("refined", {0.0, 1.0}), ("modes", {0.5})):
+        draws = vae.posterior(x, samples=2000, stages=stage)
+        assert draws.passed.all()
+        positive = (draws.resample() > 0).double().mean((0, 1))
+        assert all(min(abs(p - one) for one in share) < 0.05 for p in positive.tolist()), (stage, positive)
+
+
 def test_a_gaussian_posterior_is_exact_from_any_number_of_starts():
     torch.manual_seed(2)
     truth = LinearGaussian.random(latent_dim=3)
@@ -87,7 +97,7 @@ def test_instances_do_not_influence_each_other_in_rounds(monkeypatch):
     monkeypatch.setattr("gpin.refinement.modes.CHUNK", 1)
     torch.manual_seed(4)
     apart = vae.modes(x, starts=8, rounds=2, draws=500)
-    assert together.components.mean.shape == apart.components.mean.shape == (2, 8, 2)
+    assert together.components.mean.shape == apart.components.mean.shape == (2, 16, 2)  # and wide copies
     assert apart.log_weights.exp().sum(-1).allclose(torch.ones(2, dtype=torch.float64))
     assert (together.components.mean - apart.components.mean).abs().median() < 0.1
 

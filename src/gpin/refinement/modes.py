@@ -37,7 +37,11 @@ INERTIA = 20.0
 """How many effective draws a component needs to move half of the way to their mean and covariance."""
 
 DEFENSIVE = 0.1
-"""The share of the weight that a round divides equally among all components, so that none is lost by chance."""
+"""The share of the weight that a round divides equally among all components, so that none is lost by chance, and the
+share of the wide components at the end."""
+
+WIDE = 2.0
+"""The factor of the standard deviations of the wide components."""
 
 
 class ModesConfig(QuasiNewtonConfig):
@@ -68,7 +72,11 @@ class Modes(Refinement[PrecisionMixture]):
 
     @torch.no_grad()
     def refine(self, x: Tensor, q: Distribution, model: Generative) -> PrecisionMixture:
-        """Return the mixture, with one component per start; only the mean of q is used."""
+        """Return the mixture; only the mean of q is used.
+
+        There is one component per start and, after rounds, a wide copy of each with a small weight: proposals need
+        tails at least as heavy as the posterior's, and those of fitted Gaussians may be too light.
+        """
         with evaluating(model.decoder):
             found = self._search(x, q.mean, model)
             if not self.options.rounds:
@@ -77,7 +85,9 @@ class Modes(Refinement[PrecisionMixture]):
             rows = torch.arange(len(x), device=x.device).split(size)
             parts = [self._adapt(x[some], _rows(found, some), model) for some in rows]
         weights, means, factors = (torch.cat(part) for part in zip(*map(_parameters, parts), strict=True))
-        return PrecisionMixture(weights, PrecisionNormal(means, factors))
+        weights = torch.cat([weights + math.log(1 - DEFENSIVE), weights + math.log(DEFENSIVE)], dim=-1)
+        components = PrecisionNormal(torch.cat([means, means], dim=1), torch.cat([factors, factors / WIDE], dim=1))
+        return PrecisionMixture(weights, components)
 
     def _search(self, x: Tensor, mean: Float[Tensor, "batch d"], model: Generative) -> PrecisionMixture:
         """The Laplace approximations where the searches end."""
