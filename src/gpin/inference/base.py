@@ -26,6 +26,9 @@ __all__ = ["ELBO", "InferenceModel", "MethodConfig", "Stage", "Uncertainty", "mo
 EXTREME = 50.0
 """How many times the spread of a batch a loss must exceed its median by for the instance to count for less."""
 
+ORDINARY = 100.0
+"""The excess over the median, in nats per value of x, that is never extreme, however small the spread of the batch."""
+
 
 @dataclass(frozen=True)
 class ELBO:
@@ -187,7 +190,7 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
                 ELBO that is returned.
         """
         bound = self.elbo(x, model, samples)
-        return tamed_mean(-bound.weighted(kl_weight)), bound.value.mean().detach()
+        return tamed_mean(-bound.weighted(kl_weight), x), bound.value.mean().detach()
 
     def stages(self) -> Sequence[Stage]:
         """The stages of training, in order; most methods have one."""
@@ -223,24 +226,27 @@ def moments_of(q: Distribution) -> Tensor:
 
 
 @torch.no_grad()
-def taming(sizes: Float[Tensor, " batch"]) -> Float[Tensor, " batch"] | None:
+def taming(sizes: Float[Tensor, " batch"], x: Float[Tensor, "batch ..."]) -> Float[Tensor, " batch"] | None:
     """Factors of at most 1, one per instance, that keep single instances from dominating a batch; None if none does.
 
-    An instance is extreme if its size exceeds the median of the batch by more than `EXTREME` times the spread, which is
-    the distance from the median that three quarters of the instances do not exceed. Its factor reduces the excess to
-    that limit. In a batch without such an instance, as is usual, there is nothing to reduce.
+    An instance is extreme if its size, in nats, exceeds the median of the batch by more than `ORDINARY` per value of x
+    and by more than `EXTREME` times the spread, which is the distance from the median that three quarters of the
+    instances do not exceed. Its factor reduces the excess to that limit. In a batch without such an instance, as is
+    usual, there is nothing to reduce. With several processes, each judges its own part of the batch.
 
     Example:
-        >>> taming(torch.tensor([1.0, 2.0, 3.0, 4.0, 1e6])), taming(torch.tensor([1.0, 2.0, 3.0, 4.0, 40.0]))
-        (tensor([1.0000e+00, 1.0000e+00, 1.0000e+00, 1.0000e+00, 1.0000e-04]), None)
+        >>> x = torch.zeros(5, 2)
+        >>> taming(torch.tensor([1.0, 2.0, 3.0, 4.0, 1e6]), x), taming(torch.tensor([1.0, 2.0, 3.0, 4.0, 180.0]), x)
+        (tensor([1.0000e+00, 1.0000e+00, 1.0000e+00, 1.0000e+00, 2.0000e-04]), None)
     """
     excess = sizes - sizes.median()
-    limit = EXTREME * excess.abs().kthvalue(math.ceil(0.75 * len(sizes))).values
+    spread = excess.abs().kthvalue(math.ceil(0.75 * len(sizes))).values
+    limit = torch.clamp(EXTREME * spread, min=ORDINARY * x[0].numel())
     extreme = excess > limit
     return torch.where(extreme, limit / excess, 1.0) if extreme.any() else None
 
 
-def tamed_mean(losses: Float[Tensor, " batch"]) -> Tensor:
+def tamed_mean(losses: Float[Tensor, " batch"], x: Float[Tensor, "batch ..."]) -> Tensor:
     """The mean over the batch, to which instances with an extreme loss contribute by the factors of :func:`taming`."""
-    factors = taming(losses.detach())
+    factors = taming(losses.detach(), x)
     return losses.mean() if factors is None else (factors * losses).mean()

@@ -140,7 +140,7 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
             self.batches += 1
         if plain:
             bound = self.elbo_of(q, x, model, samples)
-            return tamed_mean(-bound.weighted(kl_weight)), bound.value.mean().detach()
+            return tamed_mean(-bound.weighted(kl_weight), x), bound.value.mean().detach()
         check = not self.training or int(self.checking[0]) == 0
         bound, gradients, sizes = self._steps_and_elbo(x, q, model, samples, check)
         if not check and int(batch_sum((~bound.value.isfinite()).sum())):
@@ -150,10 +150,10 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
             self._plan_next_check(sizes if check else None)
         moves = torch.stack([size * gradient for size, gradient in zip(sizes, gradients, strict=True)]).sum(0)
         pull = options.encoder_weight * gradients[0] + options.regression * moves
-        if (factors := taming(pull.norm(dim=-1))) is not None:
+        if (factors := taming(pull.norm(dim=-1), x)) is not None:
             pull = factors.unsqueeze(-1) * pull
         loss = -bound.weighted(kl_weight) - (pull * q.mean).sum(-1)
-        if (factors := taming(-bound.value.detach())) is not None:
+        if (factors := taming(-bound.value.detach(), x)) is not None:
             loss = factors * loss
         return loss.mean(), bound.value.mean().detach()
 
