@@ -212,11 +212,12 @@ def _show_sandwich(found: "Sandwich") -> None:
 def _show_coverage(found: "RunCoverage") -> None:
     from gpin.evaluation.calibration import LEVELS
 
-    replaced = f"{found.part} instances, with resampled draws in place of the true codes"
+    replaced = f"{found.part} instances, with draws from their resampled posteriors in place of the true codes"
+    print("\nHow often central intervals contain the latent code, in %")
     for rows, what in ((found.simulated, "simulated instances"), (found.data, replaced)):
         if not rows:
             continue
-        print(f"\nHow often central intervals contain the latent code, in %: {rows[0].count:,} {what}\n")
+        print(f"\n{rows[0].count:,} {what}\n")
         width = max(len(row.posterior) for row in rows)
         heads = "".join(f"{100 * level:6.0f} %" for level in LEVELS)
         print(f"{'posterior':{width}}{heads}   error   p-value  temperature")

@@ -192,7 +192,7 @@ def rank_histograms(histograms: Mapping[str, Any], band: tuple[float, float], *,
     """
     shown = min(MOST_DIMENSIONS, *(np.asarray(counts).shape[1] for counts in histograms.values()))
     with _style():
-        figure = _figure(1.2 + 1.5 * shown, 0.5 + 1.35 * len(histograms))
+        figure = _figure(0.9 + 1.05 * shown, 0.4 + 1.1 * len(histograms))
         grid = figure.add_gridspec(len(histograms), shown)
         for row, (posterior, counts) in enumerate(histograms.items()):
             counts = np.asarray(counts, dtype=float)

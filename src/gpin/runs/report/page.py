@@ -367,15 +367,18 @@ def _calibration(page: Page, comparison: Comparison) -> None:
     )
     for _, one in scored:
         shares = [f"{100 * row.mean(0.8):.0f} % ({row.posterior})" for row in one.coverage]
-        section.text(f"The 80 % intervals of {one.name} cover {listed(shares)} of the true codes.", kind="key")
-    count, error = scored[0][1].coverage[0].count, max(row.stderr(0.8) for _, one in scored for row in one.coverage)
+        section.text(f"The 80 % intervals of {one.name} cover {', '.join(shares)} of the true codes.", kind="key")
+    rows = [row for _, one in scored for row in one.coverage]
+    count, error = rows[0].count, max(row.stderr(0.8) for row in rows)
+    calibrated = ""
+    if any("calibrated" in row.posterior for row in rows):
+        calibrated = "“Calibrated” posteriors have their covariance multiplied by a temperature, see vae.calibrate. "
     section.text(
         f"The share of the true latent codes inside central intervals of the posteriors, for {count:,} instances "
         "simulated from each model, whose true codes are known, averaged over the latent dimensions; its standard "
         f"error is at most {100 * error:.1f} %. A curve below the diagonal belongs to a posterior whose intervals are "
-        "too narrow. “Calibrated” posteriors have their covariance multiplied by a temperature that was fitted to "
-        f"validation data. An encoder can be worse for simulated {comparison.noun}s than for real ones, with which it "
-        "was trained.",
+        f"too narrow. {calibrated}An encoder can be worse for simulated {comparison.noun}s than for real ones, with "
+        "which it was trained.",
         kind="note",
     )
     for index, one in scored:
