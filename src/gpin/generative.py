@@ -13,7 +13,7 @@ from gpin._core.errors import InputError
 from gpin._core.modes import evaluating
 from gpin.likelihoods import Likelihood
 
-__all__ = ["Generative", "decoder_alone", "frozen", "log_joint_alone", "log_joint_and_gradient"]
+__all__ = ["Generative", "decoder_alone", "frozen", "has_gradient", "log_joint_alone", "log_joint_and_gradient"]
 
 
 @runtime_checkable
@@ -74,6 +74,16 @@ def decoder_alone(model: Generative) -> Callable[[Tensor], Any]:
             return torch.func.functional_call(decoder, statistics, (z,)) if statistics else decoder(z)
 
     return decode
+
+
+def has_gradient(model: Generative, x: Tensor, z: Tensor) -> bool:
+    """Whether log p(x|z) has a gradient in z: x `(batch, *shape)`, z `(batch, d)`.
+
+    It has none if the decoder or the likelihood computes without torch, or detaches its result.
+    """
+    with torch.inference_mode(False), frozen(model), torch.enable_grad():
+        leaf = z.detach().clone().requires_grad_()
+        return model.likelihood.log_prob(x.clone(), decoder_alone(model)(leaf)).requires_grad
 
 
 def log_joint_alone(model: Generative, x: Tensor, z: Tensor) -> Float[Tensor, " batch"]:

@@ -44,7 +44,13 @@ def test_evaluate_is_the_models_own_log_likelihood(gpin, runs, name, part, propo
     assert (record["instances"], record["samples"], record["proposal"]) == (len(x), 30, proposal)
     assert record["log_likelihood"]["mean"] == pytest.approx(expected.mean)
     assert record["log_likelihood"]["stderr"] == pytest.approx(expected.stderr)
-    assert record["log_likelihood"]["mc_error"] == pytest.approx(expected.mean_mc_error)
+    assert record["scores"][f"{'' if proposal == 'encoder' else 'refined_'}mc_error"] == {
+        "error_of_mean": pytest.approx(expected.mean_mc_error)
+    }
+    bound = (expected.khat > 0.7).double().mean() > 0.05
+    assert record["log_likelihood"]["lower_bound"] is bool(bound)
+    assert record["log_likelihood"]["mc_error"] == (None if bound else pytest.approx(expected.mean_mc_error))
+    assert record["log_likelihood"]["bias"] is None
     assert record["ess"]["median"] == pytest.approx(expected.ess.median().item())
     assert record["khat"]["share_above_0.7"] == pytest.approx((expected.khat > 0.7).double().mean().item())
     elbo = record["elbo"]
@@ -109,7 +115,42 @@ def test_evaluate_as_text(gpin, runs):
     assert (said.code, said.err) == (0, "")
     for words in ("8 test instances, 100 samples each", "log-likelihood", "Pareto-k̂", "bits per dimension", "ELBO"):
         assert words in said.out
-    assert all(len(line) <= 80 for line in said.out.splitlines()[1:])
+    assert "± is the standard error of the mean over instances." in said.out
+    assert all(len(line) <= 80 for line in printed(said))
+
+
+def printed(said):
+    """The lines that do not contain the folder of the run."""
+    return [line for line in said.out.splitlines()[1:] if not line.startswith("A closer estimate: ")]
+
+
+def test_an_estimate_that_cannot_be_believed_is_printed_as_a_lower_bound(gpin, runs):
+    """With ten samples k̂ is not known, so that nothing vouches for the Monte-Carlo error."""
+    said = gpin("evaluate", runs["table"], "--samples", 10, "--part", "train")
+    assert re.search(r"^log-likelihood +≥ \S+ ± \S+ nats$", said.out, re.MULTILINE)
+    assert re.search(r"^· Monte-Carlo error +lower bound$", said.out, re.MULTILINE)
+    assert re.search(r"^bits per dimension +≤ ", said.out, re.MULTILINE)
+    assert "k̂ cannot be computed from fewer than 25 samples" in said.out
+    better = said.out.splitlines()[-1].removeprefix("A closer estimate: ").split()
+    assert better == ["gpin", "evaluate", str(runs["table"]), "--proposal", "refined", "--part", "train"]
+    again = gpin(*better[1:])  # the advice can be followed
+    assert again.code == 0
+    record = json.loads(gpin("evaluate", runs["table"], "--samples", 10, "--part", "train", "--json").out)
+    assert record["log_likelihood"]["lower_bound"] is None
+    assert record["closer_estimate"] == " ".join(better)
+
+
+def test_an_estimate_that_can_be_believed_has_its_monte_carlo_error(gpin, runs, monkeypatch):
+    monkeypatch.setattr("gpin.evaluation.importance.pareto_khat", lambda weights: torch.zeros_like(weights[0]))
+    said = gpin("evaluate", runs["table"])
+    assert re.search(r"^log-likelihood +−?\d\S* ± \S+ nats$", said.out, re.MULTILINE)
+    assert re.search(r"^· Monte-Carlo error +\d\S* nats$", said.out, re.MULTILINE)
+    assert "lower bound" not in said.out
+    assert "A closer estimate" not in said.out
+    monkeypatch.setattr("gpin.evaluation.importance.pareto_khat", lambda weights: torch.ones_like(weights[0]))
+    said = gpin("evaluate", runs["table"], "--proposal", "refined", "--limit", 5)
+    assert "k̂ is above 0.7 for 100 % of the instances, so the log-likelihood is a lower" in said.out
+    assert said.out.splitlines()[-1].endswith("--proposal refined --samples 1000 --limit 5")
 
 
 def test_evaluate_after_steps_says_how_many_were_taken(gpin, runs):
@@ -117,6 +158,9 @@ def test_evaluate_after_steps_says_how_many_were_taken(gpin, runs):
     assert (said.code, said.err) == (0, "")
     assert "natural-gradient steps" in said.out
     assert "estimated remaining gap" in said.out
+    assert "ELBO after the steps" in said.out
+    assert "training ELBO and its terms are those of the method's own posterior" in said.out
+    assert "own posterior" not in gpin("evaluate", runs["table"]).out
     none, two = (json.loads(gpin("evaluate", runs["table"], "--steps", k, "--json").out) for k in "02")
     assert none["scores"]["steps_taken"]["mean"] == 0 < two["scores"]["steps_taken"]["mean"]
     assert none["log_likelihood"] != two["log_likelihood"]
@@ -161,7 +205,7 @@ def test_evaluate_says_when_the_posterior_has_collapsed(gpin, runs, tmp_path):
     folder = json.loads(gpin("train", tmp_path / "noise.npy", *options, "--out", tmp_path, "--json").out)["run"]
     said = gpin("evaluate", folder)
     assert re.search(r"KL of z +0\.0\d: the posterior has collapsed to the prior$", said.out, re.MULTILINE)
-    assert all(len(line) <= 80 for line in said.out.splitlines()[1:])
+    assert all(len(line) <= 80 for line in printed(said))
 
 
 def test_a_limit_chooses_instances_by_the_seed(gpin, runs):

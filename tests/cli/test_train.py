@@ -24,9 +24,10 @@ def test_a_run_says_where_it_is_and_again_that_it_is_done(gpin, files, tmp_path)
     first = gpin(*command)
     assert (first.code, first.err) == (0, "")
     folder = next((tmp_path / "runs").iterdir())
-    where, result = first.out.splitlines()
+    where, result, meaning = first.out.splitlines()
     assert where == f"done: {folder}"
     assert re.fullmatch(r"best epoch 1 of 1 by its validation score of \S+ nats, validation ELBO \S+ nats", result)
+    assert meaning == "both are lower bounds of log p(x), mean over instances"
     again = gpin(*command)
     assert (again.code, again.err) == (0, "")
     assert again.out == first.out.replace("done:", "already done:")

@@ -141,6 +141,48 @@ def show_pairs(pairs: Sequence[tuple[str, str]]) -> None:
         print(name + " " * (width - cell_len(name) + 2) + value)
 
 
+def show_sentences(text: str) -> None:
+    """Print sentences on stdout, with lines that fit the terminal; nothing if the text is empty."""
+    if text:
+        console().print(text)
+
+
+SAMPLES, MANY, COLDER = 100, 1000, 4
+"""The default number of importance samples per instance, how many are advised where these are too few, and how many
+times the temperatures of annealed chains."""
+
+
+def closer_estimate(folder: Path, proposal: str, samples: int, temperatures: int | None = None, **others: Any) -> str:
+    """The command whose log-likelihood comes closer to log p(x) than one with these options.
+
+    Refined proposals gain most, then more samples, then annealed chains.
+
+    Arguments:
+        folder: The folder of the run.
+        proposal: "encoder", "refined" or "annealed".
+        samples: The number of importance samples.
+        temperatures: The number of temperatures of annealed chains.
+        others: Further options to repeat, except those that are None.
+
+    Example:
+        >>> closer_estimate(Path("runs/a"), "encoder", 100, part=None, limit=50)
+        'gpin evaluate runs/a --proposal refined --limit 50'
+        >>> closer_estimate(Path("runs/a"), "refined", 100)
+        'gpin evaluate runs/a --proposal refined --samples 1000'
+        >>> closer_estimate(Path("runs/a"), "refined", 1000)
+        'gpin evaluate runs/a --estimator annealed'
+    """
+    chosen: dict[str, Any]
+    if proposal == "encoder":
+        chosen = {"proposal": "refined", "samples": samples if samples > SAMPLES else None}
+    elif proposal == "refined" and samples < MANY:
+        chosen = {"proposal": "refined", "samples": MANY}
+    else:
+        chosen = {"estimator": "annealed", "temperatures": None if temperatures is None else COLDER * temperatures}
+    given = (f"--{name} {quoted(value)}" for name, value in {**chosen, **others}.items() if value is not None)
+    return " ".join(["gpin evaluate", quoted(folder), *given])
+
+
 def number(value: float | None, digits: int = 2) -> str:
     """A number formatted for people.
 

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gpin.cli.base import closer_estimate
 from gpin.runs.demo import Demo
 from gpin.runs.report.comparison import Comparison, caution, relation, score_rows, verdict
 from gpin.runs.report.page import lead
@@ -25,7 +26,10 @@ def show(demo: Demo, console: Console) -> None:
     console.print(_notes(comparison))
     console.print()
     console.print(verdict(comparison))
-    console.print(caution(comparison), style="dim")
+    console.print(f"± is the standard error of the mean over {comparison.noun}s. {caution(comparison)}")
+    if any(one.refined.caution for one in comparison.scored):
+        better = closer_estimate(demo.gp.run.folder, "refined", comparison.samples)
+        console.print(f"A closer estimate: {better}", soft_wrap=True)
     what = "Test digits that the GP encoder infers"
     _show_digits(demo, demo.smallest_gap, f"{what} best, with their estimated gap in nats", console)
     _show_digits(demo, demo.largest_gap, f"{what} worst, with their estimated gap in nats", console)

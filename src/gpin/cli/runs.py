@@ -18,6 +18,7 @@ from gpin.cli.base import (
     RunFolder,
     Size,
     app,
+    closer_estimate,
     console,
     number,
     on_terminal,
@@ -25,6 +26,7 @@ from gpin.cli.base import (
     progress,
     quoted,
     show_pairs,
+    show_sentences,
     source_options,
     tell,
 )
@@ -143,6 +145,12 @@ def evaluate(
             on_batch=on_batch,
             tell=tell,
         )
+    others = {"data": data, "part": None if part == "test" else part, "limit": limit}
+    used = found.log_likelihood
+    better = None
+    if used.lower_bound is not False:
+        colder = None if used.annealing is None else used.annealing.temperatures
+        better = closer_estimate(opened.folder, used.proposal, used.samples, colder, **others)
     record = {"run": str(opened.folder), "method": opened.model.method, "part": part, "seed": seed, **found.record()}
     coverage = None
     if calibration:
@@ -160,14 +168,14 @@ def evaluate(
             )
         record["calibration"] = coverage.record()
     if json:
-        print_json(record)
+        print_json({**record, "closer_estimate": better})
         return
-    _show_evaluation(opened.folder, part, found)
+    _show_evaluation(opened.folder, part, found, better)
     if coverage is not None:
         _show_coverage(coverage)
 
 
-def _show_evaluation(folder: Path, part: str, found: "Evaluation") -> None:
+def _show_evaluation(folder: Path, part: str, found: "Evaluation", better: str | None) -> None:
     from gpin.evaluation.scores import shown_scores
 
     likelihood = found.log_likelihood
@@ -180,9 +188,8 @@ def _show_evaluation(folder: Path, part: str, found: "Evaluation") -> None:
     print(f"{len(likelihood.values):,} {part} instances, {how}\n")
     pairs = []
     for score, detail in shown_scores(found.columns):
-        values = found.columns[score.name]
-        remark = score.remark(score.value(values))
-        text = score.text(values) + (f" {score.unit}" if score.unit else "") + (f": {remark}" if remark else "")
+        remark = score.remark(score.value(found.columns[score.name]))
+        text = score.shown(found.columns, unit=True) + (f": {remark}" if remark else "")
         pairs.append(("· " * detail + score.title, text))
     show_pairs(pairs)
     if found.sandwich is not None:
@@ -192,6 +199,13 @@ def _show_evaluation(folder: Path, part: str, found: "Evaluation") -> None:
 
         print()
         show(found.gaps.table(), console())
+    print()
+    show_sentences("± is the standard error of the mean over instances.")
+    if "steps_taken" in found.columns:
+        show_sentences("The training ELBO and its terms are those of the method's own posterior, not after the steps.")
+    show_sentences(found.caution)
+    if better is not None:
+        print(f"A closer estimate: {better}")
 
 
 def _show_sandwich(found: "Sandwich") -> None:

@@ -192,6 +192,7 @@ def _show(run: "Run", history: "History", beginning: Beginning) -> None:
     score = history.scores[history.best - 1]
     said = "" if score is None else f" by its validation score of {number(score)} nats"
     print(f"best epoch {history.best} of {len(history.epochs)}{said}, validation ELBO {number(_best(history))} nats")
+    print(f"{'this is a lower bound' if score is None else 'both are lower bounds'} of log p(x), mean over instances")
     if sys.stdout.isatty():
         print(f"next: gpin evaluate {quoted(run.folder)}")
 

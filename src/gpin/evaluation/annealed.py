@@ -41,9 +41,10 @@ from gpin._core.inputs import whole_number
 from gpin._core.memory import available_memory
 from gpin.distributions import PrecisionNormal
 from gpin.evaluation.importance import Annealing, LogLikelihood
+from gpin.evaluation.reliability import Bias
 from gpin.generative import Generative, log_joint_and_gradient
 
-__all__ = ["STARTS", "AnnealingOptions", "Bias", "Path", "Sandwich", "Start", "batch_size", "standard_start", "widened"]
+__all__ = ["STARTS", "AnnealingOptions", "Path", "Sandwich", "Start", "batch_size", "standard_start", "widened"]
 
 WIDENING = 0.1
 """τ, the factor of the likelihood's part of the precision of a refined start."""
@@ -374,22 +375,6 @@ def _energy(state: State, momentum: Tensor, beta: float) -> Float[Tensor, "chain
 
 
 @dataclass(frozen=True)
-class Bias:
-    """How far an estimate of log p(x) is too low on average, in nats.
-
-    Attributes:
-        at_least: The mean lower bound of log p(x) minus the mean estimate.
-        at_most: The mean upper bound minus the mean estimate.
-    """
-
-    at_least: float
-    at_most: float
-
-    def __str__(self) -> str:
-        return f"at least {self.at_least:.2f} and at most {self.at_most:.2f} nats too low"
-
-
-@dataclass(frozen=True)
 class Sandwich:
     """Bounds of log p(x) from both sides for instances simulated from the model; see :meth:`gpin.VAE.sandwich`.
 
@@ -439,7 +424,7 @@ class Sandwich:
         if values.shape != self.lower.shape:
             raise InputError(f"the estimate must have one value for each of the {len(self.lower)} instances in x")
         low, high = sorted((bound - values).double().mean().item() for bound in (self.lower, self.upper))
-        return Bias(low, high)
+        return Bias(low, high, len(self.lower))
 
     @property
     def biases(self) -> dict[str, Bias]:

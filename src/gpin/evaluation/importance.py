@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 
 from gpin._core.errors import InputError
 from gpin.distributions import sample_and_log_prob
+from gpin.evaluation.reliability import lower_bound, share_above
 from gpin.refinement import Ascent
 
 __all__ = ["Annealing", "LogLikelihood", "effective_sample_size", "importance_weighted", "pareto_khat"]
@@ -48,7 +49,7 @@ class LogLikelihood:
         khat: The Pareto shape of the largest weights; above 0.7 the estimate is unreliable (NaN for K < 25,
             which is too small to estimate it).
         mc_error: The Monte-Carlo standard error of each value, by the delta method (NaN for K = 1). It cannot exceed
-            one nat, so it is not informative where k̂ > 0.7.
+            one nat, so it is not informative where k̂ > 0.7; see :attr:`lower_bound`.
         elbo: (1/K) Σ_k log w_k, without annealing the evidence lower bound of the proposal, from the same z_k.
         samples: K, the number of samples or annealed chains per instance.
         proposal: The name of the proposal distribution, or "annealed".
@@ -95,21 +96,32 @@ class LogLikelihood:
 
     @property
     def mean_mc_error(self) -> float:
-        """The part of the error of `mean` that more samples would remove."""
+        """The part of the error of `mean` that more samples would remove, if :attr:`lower_bound` is False."""
         return self.mc_error.double().square().sum().sqrt().item() / self.values.numel()
 
+    @property
+    def lower_bound(self) -> bool | None:
+        """Whether k̂ > 0.7 is so common that `mean` is only a lower bound, which `mean_mc_error` does not show.
+
+        It is None if k̂ is not known. See `gpin.evaluation.reliability`.
+        """
+        return lower_bound(share_above(self.khat))
+
     def __str__(self) -> str:
-        known = self.khat[~self.khat.isnan()]
-        share = f"k̂ > 0.7 for {100 * (known > 0.7).double().mean():.0f} %" if len(known) else "k̂ unknown for all"
+        share, believable = share_above(self.khat), self.lower_bound is False
+        error = f"Monte-Carlo error {self.mean_mc_error:.2f}" if believable else "a lower bound"
+        known = "k̂ unknown for all" if math.isnan(share) else f"k̂ > 0.7 for {100 * share:.0f} %"
         how = f"K={self.samples}, {self.proposal} proposal"
         if self.annealing is not None:
             how = f"{self.samples} chains annealed through {self.annealing.temperatures} temperatures from the "
             how += f"{self.annealing.start} start, acceptance {self.annealing.acceptance.mean():.2f}"
         return (
-            f"{self.mean:.2f} ± {self.stderr:.2f} nats ({how}, "
-            f"Monte-Carlo error {self.mean_mc_error:.2f}, median ESS {self.ess.median():.1f}, "
-            f"{share} of {self.values.numel()} instances)"
+            f"{'' if believable else '≥ '}{self.mean:.2f} nats ± {self.stderr:.2f} over instances, {error} ({how}, "
+            f"median ESS {self.ess.median():.1f}, {known} of {self.values.numel()} instances)"
         )
+
+    def __repr__(self) -> str:
+        return f"LogLikelihood({self})"
 
     @classmethod
     def join(cls, parts: Iterable["LogLikelihood"]) -> "LogLikelihood":

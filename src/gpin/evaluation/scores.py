@@ -8,7 +8,6 @@ here.
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +17,8 @@ from torch import Tensor
 from gpin._core.errors import InputError
 from gpin.evaluation.gaps import Gap, amortization_gap, approximation_gap, grid_gaps, inference_gap
 from gpin.evaluation.importance import LogLikelihood
+from gpin.evaluation.reliability import COMMON, lower_bound, share_above
+from gpin.generative import has_gradient
 from gpin.inference import ELBO, Uncertainty
 
 if TYPE_CHECKING:
@@ -60,12 +61,6 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
     values = values.double()
     error = values.std().item() / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return values.mean().item(), error
-
-
-def share_above(khat: Tensor) -> float:
-    """The share of instances with k̂ > 0.7 among those whose k̂ is known; NaN if none is known."""
-    known = khat[~khat.isnan()]
-    return (known > 0.7).double().mean().item() if len(known) else math.nan
 
 
 @dataclass(frozen=True)
@@ -164,6 +159,9 @@ class Score:
         table: The table of an experiment that shows it.
         beside: The score in whose column that table shows it, after a slash; by default it has its own column.
         remark: The value of the headline → a remark for the reader, empty for most values.
+        khat: The score with the k̂ of the weights from which it is estimated, if it is estimated from any. Where k̂ is
+            above 0.7 too often, see `gpin.evaluation.reliability`, the score is only a bound.
+        as_bound: Its text → its text where it is only a bound, or k̂ is not known.
     """
 
     name: str
@@ -182,6 +180,8 @@ class Score:
     table: Literal["likelihood", "diagnostics", "posterior"] | None = "diagnostics"
     beside: str | None = None
     remark: Callable[[float], str] = lambda value: ""
+    khat: str | None = None
+    as_bound: Callable[[str], str] = lambda text: text
 
     def __post_init__(self) -> None:
         if (self.measure is None) == (self.derive is None):
@@ -219,6 +219,28 @@ class Score:
         more = [f"{other.name} {self.written(found, other)}" for other, found in beside if math.isfinite(found)]
         return shown + (f" ({', '.join(more)})" if more else "")
 
+    def is_bound(self, columns: Columns) -> bool | None:
+        """Whether the score is only a bound, by its k̂ in the same columns; None if that k̂ is not known."""
+        known = None if self.khat is None else columns.get(self.khat)
+        return False if known is None else lower_bound(share_above(known))
+
+    def shown(self, columns: Columns, unit: bool = False) -> str:
+        """The text of the score in these columns, marked as a bound unless k̂ shows that it is more.
+
+        Arguments:
+            columns: The values of n instances by score, among them this one.
+            unit: Whether to add the unit.
+
+        Example:
+            >>> columns = {"log_likelihood": torch.tensor([-1.0, -3.0]), "khat": torch.tensor([0.9, 0.8])}
+            >>> SCORES["log_likelihood"].shown(columns, unit=True)
+            '≥ −2.00 ± 1.00 nats'
+            >>> SCORES["mc_error"].shown({"mc_error": torch.tensor([0.3, 0.4]), "khat": torch.tensor([0.9, 0.8])})
+            'lower bound'
+        """
+        text = self.text(columns[self.name]) + (f" {self.unit}" if unit and self.unit else "")
+        return text if self.is_bound(columns) is False else self.as_bound(text)
+
     def written(self, value: float, reduction: Reduction | None = None) -> str:
         """One number as text, with a typographic minus sign; a dash if it is not known.
 
@@ -248,7 +270,7 @@ def register(score: Score) -> Score:
         raise InputError(f"a score cannot be named {score.name!r}, a column of every experiment: choose another name")
     if score.name in SCORES:
         raise InputError(f"a score named {score.name!r} is already registered: choose another name")
-    others = [name for name in (*score.inputs, score.under, score.beside) if name is not None]
+    others = [name for name in (*score.inputs, score.under, score.beside, score.khat) if name is not None]
     unknown = [name for name in others if name not in SCORES]
     if unknown:
         raise InputError(f"score {score.name!r} refers to {unknown[0]!r}, which is not a registered score")
@@ -303,14 +325,13 @@ def shown_scores(names: Collection[str]) -> list[tuple[Score, bool]]:
 def known_gaps(vae: "VAE", x: Tensor, steps: int | None = None) -> dict[str, Gap]:
     """The estimated gap of x, and the predicted one of a model that is calibrated, by these names.
 
-    None is known for a decoder or a likelihood that cannot be differentiated.
+    The estimated gap is not known for a decoder or a likelihood that cannot be differentiated.
     """
-    found = {}
-    with suppress(InputError, RuntimeError):
-        found["estimated"] = vae.gap(x, "estimated", steps=steps)
-        if steps in vae.calibrations:
-            found["predicted"] = vae.gap(x, "predicted", steps=steps)
-    return found
+    known = {
+        "estimated": has_gradient(vae, x[:1], x.new_zeros(1, vae.latent_dim)),
+        "predicted": steps in vae.calibrations,
+    }
+    return {how: vae.gap(x, how, steps=steps) for how in known if known[how]}
 
 
 # The registry ----------------------------------------------------------------------------------------
@@ -397,6 +418,14 @@ def _khat_unknown(share: float) -> str:
     return "unknown with fewer than 25 samples" if math.isnan(share) else ""
 
 
+def _at_least(text: str) -> str:
+    return f"≥ {text}"
+
+
+def _at_most(text: str) -> str:
+    return f"≤ {text}"
+
+
 def _acceptance(measurement: Measurement) -> Tensor | None:
     annealing = None if measurement.annealed is None else measurement.annealed.annealing
     return None if annealing is None else annealing.acceptance
@@ -410,6 +439,7 @@ def _of_every_estimate(score: Score) -> tuple[Score, Score, Score]:
         measure=_of("refined", score.name),
         under="refined_log_likelihood",
         beside=score.name,
+        khat=None if score.khat is None else REFINED + score.khat,
     )
     annealed = replace(
         score,
@@ -417,6 +447,7 @@ def _of_every_estimate(score: Score) -> tuple[Score, Score, Score]:
         measure=_of("annealed", score.name),
         under="annealed_log_likelihood",
         table=None,
+        khat=None if score.khat is None else ANNEALED + score.khat,
     )
     return score, refined, annealed
 
@@ -432,6 +463,8 @@ _SCORES = (
         better="higher",
         measure=_of("encoder", "values"),
         table="likelihood",
+        khat="khat",
+        as_bound=_at_least,
     ),
     Score(
         name="refined_log_likelihood",
@@ -443,6 +476,8 @@ _SCORES = (
         better="higher",
         measure=_of("refined", "values"),
         table="likelihood",
+        khat="refined_khat",
+        as_bound=_at_least,
     ),
     Score(
         name="annealed_log_likelihood",
@@ -453,6 +488,8 @@ _SCORES = (
         better="higher",
         measure=_of("annealed", "values"),
         table="likelihood",
+        khat="annealed_khat",
+        as_bound=_at_least,
     ),
     Score(
         name="acceptance",
@@ -473,6 +510,8 @@ _SCORES = (
         format=".3f",
         measure=_bits("encoder"),
         table=None,
+        khat="khat",
+        as_bound=_at_most,
     ),
     Score(
         name="refined_bits_per_dim",
@@ -484,6 +523,8 @@ _SCORES = (
         measure=_bits("refined"),
         under="bits_per_dim",
         table=None,
+        khat="refined_khat",
+        as_bound=_at_most,
     ),
     Score(
         name="annealed_bits_per_dim",
@@ -495,6 +536,8 @@ _SCORES = (
         measure=_bits("annealed"),
         under="bits_per_dim",
         table=None,
+        khat="annealed_khat",
+        as_bound=_at_most,
     ),
     Score(
         name="training_elbo",
@@ -548,6 +591,8 @@ _SCORES = (
         derive=inference_gap,
         inputs=("refined_log_likelihood", "elbo"),
         table=None,
+        khat="refined_khat",
+        as_bound=_at_least,
     ),
     Score(
         name="amortization_gap",
@@ -572,6 +617,8 @@ _SCORES = (
         inputs=("refined_log_likelihood", "refined_elbo"),
         under="inference_gap",
         table=None,
+        khat="refined_khat",
+        as_bound=_at_least,
     ),
     Score(
         name="annealed_inference_gap",
@@ -582,6 +629,8 @@ _SCORES = (
         better="lower",
         derive=inference_gap,
         inputs=("annealed_log_likelihood", "elbo"),
+        khat="annealed_khat",
+        as_bound=_at_least,
     ),
     Score(
         name="annealed_approximation_gap",
@@ -594,6 +643,8 @@ _SCORES = (
         derive=approximation_gap,
         inputs=("annealed_log_likelihood", "refined_elbo"),
         under="annealed_inference_gap",
+        khat="annealed_khat",
+        as_bound=_at_least,
     ),
     Score(
         name="elbo",
@@ -647,12 +698,15 @@ _SCORES = (
             name="mc_error",
             symbol="MC error",
             title="Monte-Carlo error",
-            explanation="the Monte-Carlo error of the mean over instances (underestimated where k̂ > 0.7)",
+            explanation='the Monte-Carlo error of the mean over instances, or "lower bound" where k̂ is above 0.7 for '
+            f"more than {100 * COMMON:.0f} % of them, so that it cannot be believed",
             unit="nats",
             better="lower",
             reductions=(ERROR_OF_MEAN,),
             measure=_of("encoder", "mc_error"),
             under="log_likelihood",
+            khat="khat",
+            as_bound=lambda text: "lower bound",
         )
     ),
     *_gap_scores(
@@ -671,6 +725,18 @@ _SCORES = (
         reductions=(MEAN_ALONE,),
         format=".1f",
         measure=_ascent("steps"),
+        under="log_likelihood",
+        table=None,
+    ),
+    Score(
+        name="stepped_elbo",
+        symbol="ELBO after steps",
+        title="ELBO after the steps",
+        explanation="the ELBO of the posterior to which the steps led, from the samples of the log-likelihood",
+        unit="nats",
+        better="higher",
+        derive=lambda elbo, steps: elbo,
+        inputs=("elbo", "steps_taken"),
         under="log_likelihood",
         table=None,
     ),

@@ -6,24 +6,32 @@ from typing import Any
 
 from torch import Tensor
 
+from gpin.evaluation.reliability import lower_bound
+
 __all__ = ["Correlation", "caution", "number", "plus_minus", "without_nan"]
 
 
 def caution(encoder: float, refined: float, noun: str) -> str:
     """How far to trust log-likelihoods, given the share of instances with k̂ > 0.7 for each kind of proposal.
 
+    See `gpin.evaluation.reliability`; this is its sentence for several models and both proposals.
+
     Example:
         >>> caution(0.02, 0.01, "digits")
         'k̂ is below 0.7 for nearly all digits, so the estimates can be trusted.'
     """
-    if math.isnan(encoder + refined):
+    bounds = {"the encoder’s proposals": lower_bound(encoder), "refined ones": lower_bound(refined)}
+    if None in bounds.values():
         return "k̂ cannot be computed from so few samples: use at least 25 to see how far the estimates can be trusted."
-    if encoder < 0.1 and refined < 0.1:
+    if not any(bounds.values()):
         return f"k̂ is below 0.7 for nearly all {noun}, so the estimates can be trusted."
+    which = " and ".join(name for name, bound in bounds.items() if bound)
     return (
         f"k̂ exceeds 0.7 for up to {100 * encoder:.0f}% of the {noun} with the encoder’s proposals, and "
-        f"{100 * refined:.0f}% with refined ones. There the estimates are lower bounds: with the encoder’s proposals "
-        "they reflect the encoder as much as the model, with refined ones mainly the model."
+        f"{100 * refined:.0f}% with refined ones. The log-likelihoods with {which} are therefore lower bounds (≥): "
+        "neither the Monte-Carlo error nor ± shows how much they are too low. With the encoder’s proposals they "
+        "reflect the encoder as much as the model, with refined ones mainly the model. More samples or annealed "
+        "importance sampling come closer."
     )
 
 

@@ -100,7 +100,17 @@ def _latex(text: str) -> str:
 
 LATEX = {sign: "\\" + sign for sign in "&%#_{}$"}
 LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "k̂": r"$\hat k$"}
-LATEX |= {">": "$>$", "<": "$<$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "ρ": r"$\rho$", "Δ": r"$\Delta$"}
+LATEX |= {
+    ">": "$>$",
+    "<": "$<$",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "×": r"$\times$",
+    "ρ": r"$\rho$",
+    "Δ": r"$\Delta$",
+}
 LATEX |= {"–": "--", "—": "---", "‖": r"$\|$", "σ": r"$\sigma$"}
 
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,7 @@ from gpin._core.seeding import seeded
 from gpin.data import Rows
 from gpin.evaluation.annealed import AnnealingOptions, Sandwich
 from gpin.evaluation.importance import LogLikelihood
+from gpin.evaluation.reliability import Bias, caution, share_above
 from gpin.evaluation.scores import (
     ANNEALED,
     REFINED,
@@ -68,6 +69,24 @@ class Evaluation:
         return mean_and_error(self.columns[self._prefix + "bits_per_dim"])[0]
 
     @property
+    def bias(self) -> Bias | None:
+        """How far such a log-likelihood is too low on simulated instances, if the sandwich has one of the same kind."""
+        found = self.log_likelihood
+        if self.sandwich is None:
+            return None
+        if found.annealing is not None:
+            return self.sandwich.bias(self.sandwich.forward)
+        alike = self.sandwich.others.get(found.proposal)
+        same = alike is not None and found.ascent is None and alike.samples == found.samples
+        return self.sandwich.biases[found.proposal] if same else None
+
+    @property
+    def caution(self) -> str:
+        """How far to believe the log-likelihood and its Monte-Carlo error, in words; empty if without reservation."""
+        found = self.log_likelihood
+        return caution(share_above(found.khat), found.mean_mc_error, self.bias)
+
+    @property
     def _prefix(self) -> str:
         return {"encoder": "", "refined": REFINED, "annealed": ANNEALED}[self.log_likelihood.proposal]
 
@@ -75,18 +94,24 @@ class Evaluation:
         """The numbers, ready for JSON; unknown values are None.
 
         All scores are under `scores`. Those of the log-likelihood and the ELBO are also stored under fixed names,
-        whichever proposal was used.
+        whichever proposal was used. If the log-likelihood is only a lower bound, its `mc_error` is None.
         """
         scores = {name: SCORES[name].record(values) for name, values in self.columns.items()}
         own = {name: scores[self._prefix + name] for name in ("log_likelihood", "ess", "khat", "bits_per_dim")}
         (mc_error,) = scores[self._prefix + "mc_error"].values()
+        bound = self.log_likelihood.lower_bound
+        error = {
+            "mc_error": None if bound else mc_error,
+            "lower_bound": bound,
+            "bias": None if self.bias is None else asdict(self.bias),
+        }
         terms = {"reconstruction": "reconstruction", "kl": "kl_to_prior", "weight_kl": "weight_kl"}
         record = {
             "instances": len(self.log_likelihood.values),
             "samples": self.log_likelihood.samples,
             "proposal": self.log_likelihood.proposal,
             **own,
-            "log_likelihood": {**own["log_likelihood"], "mc_error": mc_error},
+            "log_likelihood": {**own["log_likelihood"], **error},
             "elbo": {**scores["training_elbo"], **{key: scores[name]["mean"] for key, name in terms.items()}},
             "scores": scores,
         }

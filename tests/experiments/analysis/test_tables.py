@@ -73,7 +73,7 @@ def test_the_cells_are_the_lines(tables):
     assert [row[0] for row in diagnostics.rows] == named(lines)
     for line, row in zip(lines, scores.rows, strict=True):
         for cell, name in zip(row[1:3], ("log_likelihood", "refined_log_likelihood"), strict=True):
-            assert cell == f"{line.scores[name].mean:.2f} ± {line.scores[name].std:.2f}".replace("-", "−")
+            assert cell == f"≥ {line.scores[name].mean:.2f} ± {line.scores[name].std:.2f}".replace("-", "−")
     assert [row[0] for row in differences.rows] == named(lines[1:])
     for line, row in zip(lines[1:], differences.rows, strict=True):
         for found, cells in zip(line.differences, (row[1:4], row[4:7]), strict=True):
@@ -83,18 +83,35 @@ def test_the_cells_are_the_lines(tables):
             assert numbers == pytest.approx(expected, abs=0.005)
             assert cells[2].endswith(f"] {found.ahead}/{found.splits.instances}")
     for line, row in zip(lines, diagnostics.rows, strict=True):
-        ess, khat, error = (
-            [line.scores[before + name].mean for before in ("", "refined_")] for name in ("ess", "khat", "mc_error")
-        )
+        ess, khat = ([line.scores[before + name].mean for before in ("", "refined_")] for name in ("ess", "khat"))
         assert row[3] == f"{ess[0]:.1f} / {ess[1]:.1f}".replace("-", "−")
         assert row[4] == f"{100 * khat[0]:.0f} % / {100 * khat[1]:.0f} %"
-        assert row[5] == f"{error[0]:.2f} / {error[1]:.2f}"
+        assert row[5] == "lower bound / lower bound"
         assert (row[6] == "") == (line.by_uncertainty is None)
         assert row[7] == str(line.by_elbo)
         assert row[8] == "1,234,567"
     assert {line.row for line in lines if line.by_uncertainty is not None} == {
         row for row in EXPERIMENTS["mnist"].rows["desk"] if VARIANTS[row].method == "gp"
     }
+
+
+def test_a_score_is_a_bound_where_khat_is_large_too_often_and_only_there(tmp_path):
+    """With refined proposals k̂ is above 0.7 for one instance of forty, and with those of the encoder for four."""
+    store, how, one = Store(tmp_path), protocol(splits=2), experiment("vae", "gp")
+    khat, refined = (np.where(np.arange(40) < count, 0.9, 0.3) for count in (4, 1))
+    for entry in one.entries(how):
+        pretend(store, entry.job, columns(khat=khat, refined_khat=refined, refined_mc_error=np.full(40, 0.3)))
+    gathered = Results(store, one.entries(how))
+    scores, _, diagnostics = likelihood_tables(one, how, gathered)
+    for row in scores.rows:
+        assert row[1].startswith("≥ ")
+        assert row[2][0] in "−0123456789"
+    assert any(note.startswith("≥: a lower bound") for note in scores.notes)
+    assert [row[5] for row in diagnostics.rows] == ["lower bound / 0.05"] * 2
+    variant, _ = gathered.variants("digits", 2)
+    record = variant.record()
+    assert record["lower_bound"] == {"encoder": True, "refined": False}
+    assert record["mc_error"] == {"encoder": None, "refined": pytest.approx(0.3 / np.sqrt(40))}
 
 
 def test_a_row_that_lacks_runs_says_so_and_no_other(tables):

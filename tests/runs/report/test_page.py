@@ -92,8 +92,10 @@ def scores(folder, limit=None):
     return run, vae, x, encoder, refined, chosen
 
 
-def said(value, stderr):
-    return f"{value:.2f} ± {stderr:.2f}".replace("-", "−")
+def said(value, stderr, khat=None):
+    """A mean with its standard error; ≥ marks a lower bound, where more than 5 % of the k̂ of its weights are large."""
+    bound = "≥ " if khat is not None and (khat > 0.7).double().mean() > 0.05 else ""
+    return bound + f"{value:.2f} ± {stderr:.2f}".replace("-", "−")
 
 
 # What is on the page ---------------------------------------------------------------------------------
@@ -159,14 +161,19 @@ def test_scores_are_those_of_the_models(pages, images):
     page = Content(pages["images"])
     for column, path in enumerate(images):
         run, vae, x, encoder, refined, chosen = scores(path, limit=60)
-        assert page.row("Log-likelihood")[column] == said(encoder.mean, encoder.stderr)
-        assert page.row("Refined log-likelihood")[column] == said(refined.mean, refined.stderr)
+        assert page.row("Log-likelihood")[column] == said(encoder.mean, encoder.stderr, encoder.khat)
+        assert page.row("Refined log-likelihood")[column] == said(refined.mean, refined.stderr, refined.khat)
         same = encoder.values[chosen]
         assert page.row("· with the encoder’s proposals, same 60")[column] == said(
-            same.mean(), same.std() / math.sqrt(len(same))
+            same.mean(), same.std() / math.sqrt(len(same)), encoder.khat[chosen]
         )
         bits, error = -(encoder.mean - 64 * math.log(255)) / (64 * math.log(2)), encoder.stderr / (64 * math.log(2))
-        assert page.row("Bits per dimension")[column] == f"{bits:.3f} ± {error:.3f}".replace("-", "−")
+        sign = "≤ " if encoder.lower_bound else ""
+        assert page.row("Bits per dimension")[column] == sign + f"{bits:.3f} ± {error:.3f}".replace("-", "−")
+        errors = [row[1:] for row in page.tables[0] if row[0] == "· Monte-Carlo error"]
+        assert [row[column] for row in errors] == [
+            "lower bound" if found.lower_bound else f"{found.mean_mc_error:.2f}" for found in (encoder, refined)
+        ]
         ess = [row[1:] for row in page.tables[0] if row[0] == "· effective samples"]
         assert [row[column] for row in ess] == [
             f"{found.ess.mean():.1f} (median {found.ess.median():.1f})" for found in (encoder, refined)
@@ -190,7 +197,8 @@ def test_scores_are_those_of_the_models(pages, images):
             "· approximation gap": refined.values - refined.elbo,
         }
         for name, gap in gaps.items():
-            assert page.row(name)[column] == said(gap.mean(), gap.std() / math.sqrt(60))
+            khat = None if name == "· amortization gap" else refined.khat
+            assert page.row(name)[column] == said(gap.mean(), gap.std() / math.sqrt(60), khat)
         history, finished = run.history(silent)
         assert finished
         assert page.row("Best epoch")[column] == f"{history.best} of 2"

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from gpin._core.extras import extra
-from gpin.evaluation.scores import REFINED, SCORES, with_derived
+from gpin.evaluation.reliability import lower_bound
+from gpin.evaluation.scores import REFINED, SCORES, Score, with_derived
 from gpin.experiments.analysis.statistics import PairedDifference, Summary, paired_difference
 from gpin.experiments.execution.jobs import OWN
 from gpin.experiments.execution.store import Store
@@ -89,13 +90,27 @@ class VariantResult:
     parameters: int
     collapsed: tuple[int, ...]
 
+    def is_bound(self, score: Score) -> bool | None:
+        """Whether a score is only a bound, by the share of instances with k̂ > 0.7, mean over runs.
+
+        It is None if that is not known.
+        """
+        known = None if score.khat is None else self.scores.get(score.khat)
+        return False if known is None else lower_bound(known.mean)
+
     def record(self) -> dict[str, Any]:
-        """The numbers, ready for JSON: every score under `scores`, and some also under their former names."""
+        """The numbers, ready for JSON: every score under `scores`, and some also under their former names.
+
+        `lower_bound` says which log-likelihoods are only lower bounds, and these have no `mc_error`.
+        """
         record = asdict(self)
         scores = record["scores"]
         record |= {key: scores[name] for key, name in NAMED.items()}
         for key, name in NAMED_PAIRS.items():
             record[key] = {"encoder": scores[name]["mean"], "refined": scores[REFINED + name]["mean"]}
+        bounds = {"encoder": self.is_bound(SCORES["mc_error"]), "refined": self.is_bound(SCORES[REFINED + "mc_error"])}
+        record["lower_bound"] = bounds
+        record["mc_error"] = {how: None if bounds[how] else error for how, error in record["mc_error"].items()}
         record["differences"] = dict(zip(("encoder", "refined"), record["differences"], strict=False))
         return record
 

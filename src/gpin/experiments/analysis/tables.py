@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpin.data import BENCHMARKS
+from gpin.evaluation.reliability import COMMON
 from gpin.evaluation.scores import SCORES, Score
 from gpin.experiments.analysis.paper import PAPER
 from gpin.experiments.analysis.results import Results, VariantResult
@@ -106,6 +107,7 @@ def _scores(
         "depends mainly on the model (the fit starts from the encoder's mean and ends when a step gains less than 0.1 "
         "nats).",
         *([MARKED + few] if marks else []),
+        *_bounds(columns, variants),
         *_collapsed(variants),
         *_cautions(results, data),
         *_about_paper(protocol, bool(paper)),
@@ -120,6 +122,16 @@ MARKED = (
     "Ablations and rows with missing runs are not compared."
 )
 FEW_RUNS = " With so few runs this test finds few differences; the paired differences below are more informative."
+
+
+def _bounds(columns: Sequence[Score], variants: Sequence[VariantResult]) -> list[str]:
+    """A note that explains ≥, if a score of the table is only a lower bound."""
+    if all(variant.is_bound(score) is False for score in columns for variant in variants):
+        return []
+    return [
+        f"≥: a lower bound, because k̂ is above 0.7 for more than {100 * COMMON:.0f} % of the instances (see the "
+        "diagnostics below). The score is too low by an amount that ± does not show, and that differs between rows."
+    ]
 
 
 def _collapsed(variants: Sequence[VariantResult]) -> list[str]:
@@ -241,9 +253,11 @@ def _score_cell(score: Score, variant: VariantResult) -> str:
     """The mean over runs ± standard deviation, or the means of all scores of a column; blank if the runs lack it."""
     shown = [score, *(other for other in SCORES.values() if other.beside == score.name and other.table == score.table)]
     found = [(one, variant.scores[one.name]) for one in shown if one.name in variant.scores]
-    if len(shown) == 1:
-        return "".join(_summary(summary, one) for one, summary in found)
-    return " / ".join(one.written(summary.mean) for one, summary in found)
+    texts = []
+    for one, summary in found:
+        text = _summary(summary, one) if len(shown) == 1 else one.written(summary.mean)
+        texts.append(text if variant.is_bound(one) is False else one.as_bound(text))
+    return " / ".join(texts)
 
 
 def _explained(scores: Sequence[Score]) -> str:

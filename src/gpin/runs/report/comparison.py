@@ -177,11 +177,11 @@ def score_rows(comparison: Comparison) -> list[list[str]]:
     rows: list[list[str]] = []
     explained: set[str] = set()
     for score, detail in scores.shown_scores(names):
-        found = [one.column(score.name) for one in scored]
+        found = [one.columns_of(score.name) for one in scored]
         of_all = any(score.name in one.encoder.columns for one in scored)
         where = "" if detail else f"; on {f'all {total:,}' if of_all else comparison.refined_count}"
         label = f"· {score.title}" if detail else score.title[:1].upper() + score.title[1:]
-        cells = ["—" if values is None else score.text(values) for values in found]
+        cells = ["—" if columns is None else score.shown(columns) for columns in found]
         rows.append(row(label, "" if score.reading in explained else score.reading + where, cells))
         explained.add(score.reading)  # a score that both proposals have is explained once
         if score.name == "refined_log_likelihood" and count < total:
@@ -189,7 +189,7 @@ def score_rows(comparison: Comparison) -> list[list[str]]:
                 row(
                     f"· with the encoder’s proposals, same {count:,}",
                     "for comparison with the row above",
-                    [score.text(one.of_chosen["log_likelihood"]) for one in scored],
+                    [scores.SCORES["log_likelihood"].shown(one.of_chosen) for one in scored],
                 )
             )
     return [

@@ -177,7 +177,8 @@ def _scores(page: Page, comparison: Comparison) -> None:
         f"The log-likelihood measures how probable the model finds {comparison.one} that it has never seen. It cannot "
         f"be computed exactly, so it is estimated from {comparison.samples} proposed codes per {comparison.noun}: "
         f"those of the encoder, or better ones that a search for the mode finds for each {comparison.noun}. The "
-        "effective sample size is the number of proposals that matter; k̂ warns if it is too small. "
+        "effective sample size is the number of proposals that matter; k̂ warns if it is too small. ± is the standard "
+        f"error of the mean over {comparison.noun}s; the Monte-Carlo error is that of the estimation itself. "
         f"{units(comparison)}{caution(comparison)}",
         kind="note",
     )

@@ -85,9 +85,9 @@ class ScoredRun:
         encoder = {name: values[self.chosen] for name, values in self.encoder.columns.items()}
         return with_derived({**self.refined.columns, **encoder})
 
-    def column(self, score: str) -> Tensor | None:
-        """A score of all test instances, or of the chosen ones if only they have it; None if the run lacks it."""
-        return self.encoder.columns.get(score, self.of_chosen.get(score))
+    def columns_of(self, score: str) -> Columns | None:
+        """All scores of the test instances that have this one: all of them or the chosen ones; None if none has it."""
+        return next((found for found in (self.encoder.columns, self.of_chosen) if score in found), None)
 
 
 @torch.no_grad()
