@@ -520,6 +520,12 @@ def test_damaged_weights_are_found_in_the_checkpoints(gpin, runs, tmp_path):
         ("table", ["evaluate", "--estimator", "annealed", "--chains", "1"], "chains must be at least 2, got 1"),
         ("table", ["evaluate", "--estimator", "annealed", "--samples", "5"], "choose temperatures, chains, start"),
         ("table", ["evaluate", "--sandwich", "0"], "count must be a whole number of at least 1"),
+        ("table", ["evaluate", "--simulations", "60"], "--simulations applies only with --calibration: give both"),
+        (
+            "table",
+            ["evaluate", "--calibration", "--simulations", "9"],
+            "--simulations must be a whole number of at least",
+        ),
         ("table", ["evaluate", "--seed", "-1"], "seed must be a whole number between 0"),
         ("table", ["evaluate", "--device", "cuda:99"], "no device 'cuda:99'"),
         ("table", ["sample", "-o", "s.csv", "--count", "0"], "count must be"),

@@ -8,6 +8,7 @@ from linear_gaussian import LinearGaussian
 from torch.func import functional_call
 
 import gpin
+from gpin._core.seeding import seeded
 from gpin.inference import METHODS, InferenceModel
 
 VARIANTS = {
@@ -276,3 +277,21 @@ def test_the_gap_is_known_at_every_price(method, options):
         assert found.values.shape == found.low.shape == found.high.shape == (3,)
         assert found.values.isfinite().all()
         assert how == "refined" or (found.low <= found.high).all()
+
+
+@every
+def test_the_posterior_can_be_checked_calibrated_and_drawn_from(method, options):
+    vae, x = small(method, options, size=60)
+    vae.calibrate(x, samples=2)
+    found = vae.coverage(50, samples=19, calibrated=True)
+    assert found.values.shape == (50, vae.latent_dim)
+    assert 0 <= found.mean(0.8) <= 1
+    with torch.no_grad(), seeded(0):
+        q = vae.encode(x[:3])
+    with torch.no_grad(), seeded(0):
+        calibrated = vae.encode(x[:3], calibrated=True)
+    torch.testing.assert_close(calibrated.mean, q.mean)
+    torch.testing.assert_close(calibrated.variance, vae.temperatures[None] * q.variance)
+    draws = vae.posterior(x[:3], samples=50)
+    assert draws.z.shape == (50, 3, vae.latent_dim)
+    torch.testing.assert_close(draws.weights.sum(0), torch.ones(3, dtype=torch.float64))

@@ -116,11 +116,14 @@ def evaluate(
         Print the scores as JSON.
     """
     from gpin._core.errors import InputError
+    from gpin._core.inputs import whole_number
+    from gpin.evaluation.calibration import LEAST
     from gpin.runs import coverage_run, evaluate_run, open_run
     from gpin.runs.calibration import SIMULATIONS
 
     if simulations is not None and not calibration:
         raise InputError("--simulations applies only with --calibration: give both")
+    simulations = whole_number(SIMULATIONS if simulations is None else simulations, "--simulations", least=LEAST)
     opened = open_run(run)
     with progress("evaluating") as on_batch:
         found = evaluate_run(
@@ -158,7 +161,7 @@ def evaluate(
             coverage = coverage_run(
                 opened,
                 steps=steps if (proposal, estimator) == ("encoder", "importance") else None,
-                simulations=SIMULATIONS if simulations is None else simulations,
+                simulations=simulations,
                 data=data,
                 part=part,
                 seed=seed,
