@@ -10,6 +10,7 @@ from gpin.inference import METHODS
 SIZE = 7
 CONFIGS = {
     **{name: (name, {}) for name in METHODS},
+    "natural": ("natural", {"check_interval": 1}),  # longer intervals depend on all instances of a batch
     "gp of the paper": ("gp", {"preset": "paper"}),
     "gp, exact marginal": ("gp", {"marginal": "exact"}),
     "sa, several draws": ("sa", {"steps": 2, "inner_samples": 3}),

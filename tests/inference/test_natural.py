@@ -9,6 +9,7 @@ from linear_gaussian import LinearGaussian
 
 import gpin
 from gpin._core.errors import InputError
+from gpin._core.shards import Share, shared
 from gpin.distributions import CholeskyNormal
 from gpin.generative import log_joint_and_gradient
 
@@ -126,6 +127,19 @@ def test_step_sizes_are_checked_less_often_while_they_are_accepted():
         for _ in range(3):
             vae.loss(x)
     assert accepting.call_count == 3
+
+
+def test_a_smaller_step_in_another_process_is_heeded_too():
+    vae, x = small(), torch.rand(4, 5)
+    vae.prepare(x)
+    for elsewhere, expected in ((0, [1, 2]), (1, [0, 1])):
+        vae.inference.checking.copy_(torch.tensor([0, 1]))
+        accept = unittest.mock.patch.object(
+            vae.inference.refinement, "_accepted", lambda x, m, d, value, model, sizes: (torch.ones_like(value), value)
+        )
+        with accept, shared(Share(0, 2), 8, lambda value, more=elsewhere: value + more):
+            vae.loss(x)
+        assert vae.inference.checking.tolist() == expected
 
 
 def test_an_unchecked_step_to_where_the_decoder_is_not_finite_is_taken_back():

@@ -168,6 +168,8 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
 
     def _plan_next_check(self, sizes: list[Tensor] | None) -> None:
         """Count a batch; if its step sizes were checked, decide how many of the next batches are not."""
+        if self.options.check_interval == 1:
+            return  # every batch is checked
         if sizes is None:
             self.checking[0] -= 1
             return
