@@ -2,7 +2,7 @@
 
     GPIN_DATA=… python scripts/truth.py sandwich FOLDER natural 10    # several minutes
     GPIN_DATA=… python scripts/truth.py gaps FOLDER 10 vae gp …       # several minutes per method
-    GPIN_DATA=… python scripts/truth.py figure FOLDER 10              # docs/gaps-10.png and the table of the page
+    GPIN_DATA=… python scripts/truth.py figure FOLDER                 # docs/gaps.png and the table of the page
 
 The models are trained by the desk protocol on MNIST (10,000 images, 12 epochs, split and seed 0), unless the folder
 holds them already. Results are written to the folder as JSON.
@@ -81,24 +81,27 @@ def gaps(folder, latent_dim, methods):
         print(method, latent_dim, found.parts["test"], flush=True)
 
 
-def figure(folder, latent_dim):
-    """Draw the stacked bars and print the table of the page."""
+def figure(folder):
+    """Draw the stacked bars and print the table of the page, for all models whose gaps the folder holds."""
     found = {}
-    for method in gpin.inference.METHODS:
-        path = folder / f"gaps-{method}-{latent_dim}.json"
-        if path.exists():
-            found[method] = json.loads(path.read_text())
+    for latent_dim in TEMPERATURES:
+        for method in gpin.inference.METHODS:
+            path = folder / f"gaps-{method}-{latent_dim}.json"
+            if path.exists():
+                found[method, latent_dim] = json.loads(path.read_text())
     groups = {
-        method: {part: {f"{gap} gap": record[part][gap]["mean"] for gap in GAPS[1:]} for part in ("test", "train")}
-        for method, record in found.items()
+        f"{method}, {dim}": {
+            part: {f"{gap} gap": one[part][gap]["mean"] for gap in GAPS[1:]} for part in ("test", "train")
+        }
+        for (method, dim), one in found.items()
     }
-    (DOCS / f"gaps-{latent_dim}.png").write_bytes(plots.png(plots.stacked_bars(groups, "nats")))
-    print("| method | inference gap | amortization | approximation | generalisation | log p(x), test |")
-    print("|---|---:|---:|---:|---:|---:|")
-    for method, record in found.items():
-        test = [plus_minus(*record["test"][gap].values(), 1) for gap in GAPS]
-        other = plus_minus(*record["generalisation"]["inference"].values(), 1)
-        print(f"| `{method}` | {' | '.join(test)} | {other} | {record['test']['log_likelihood']['mean']:.1f} |")
+    (DOCS / "gaps.png").write_bytes(plots.png(plots.stacked_bars(groups, "nats")))
+    print("| method | d | log p(x) | inference gap | amortization | approximation | generalisation |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for (method, dim), one in found.items():
+        test = [plus_minus(*one["test"][gap].values(), 1) for gap in ("log_likelihood", *GAPS)]
+        other = plus_minus(*one["generalisation"]["inference"].values(), 1)
+        print(f"| `{method}` | {dim} | {' | '.join(test)} | {other} |")
 
 
 if __name__ == "__main__":
@@ -108,7 +111,7 @@ if __name__ == "__main__":
             sandwich(Path(folder), method, int(dim))
         case ["gaps", folder, dim, *methods]:
             gaps(Path(folder), int(dim), methods)
-        case ["figure", folder, dim]:
-            figure(Path(folder), int(dim))
+        case ["figure", folder]:
+            figure(Path(folder))
         case _:
             sys.exit(__doc__)

@@ -266,6 +266,8 @@ def evaluate_run(
     if annealing and estimator == "importance" and sandwich is None and not gaps:
         raise InputError(f"`{next(iter(annealing))}` applies to `estimator=annealed`, `sandwich` and `gaps` only")
     AnnealingOptions.of(**annealing)
+    if gaps and tolerance is not None:
+        raise InputError("`gaps` cannot be combined with `tolerance`: give `steps`, the same number for all instances")
     run = as_run(run)
     vae = run.load(tell).to(device_named(device))
     parts = run.data(data)
@@ -289,7 +291,7 @@ def evaluate_run(
         with seeded(seed):
             found = replace(found, sandwich=vae.sandwich(sandwich, samples=count, **annealing))
     if gaps:
-        own = steps if proposal == "encoder" else None
+        own = steps if proposal == "encoder" and estimator == "importance" else None
         split = split_gaps(vae, parts, part=part, limit=limit, seed=seed, steps=own, samples=count, **annealing)
         found = replace(found, gaps=split)
     return found
