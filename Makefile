@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all lint types docs check-torch benchmark results clean
+.PHONY: demo test test-all lint types docs check-torch benchmark judges results clean
 
 demo: $(READY)
 	$(BIN)/gpin demo
@@ -32,6 +32,10 @@ benchmark: $(READY)
 	$(BIN)/python benchmarks/inference.py
 	$(BIN)/python benchmarks/training.py
 
+# References from outside: sbibm's posteriors and sbi's checks. Takes hours, and continues where it stopped.
+judges: $(READY)
+	$(BIN)/python benchmarks/judges/run.py
+
 # The tables in results/desk, from the store beside them.
 results: $(READY)
 	$(BIN)/python results/make_tables.py
@@ -44,4 +48,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf .venv benchmarks/.venv build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv benchmarks/.venv benchmarks/judges/.venv benchmarks/judges/.models build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -70,7 +70,7 @@ def test_links_between_pages_lead_somewhere():
 
 SCRIPTS = [
     path
-    for folder in ("benchmarks", "scripts", "results")
+    for folder in ("benchmarks", "benchmarks/judges", "scripts", "results")
     for path in sorted((DOCS.parent / folder).glob("*.py"))
     if path.name != "training_worker.py"  # which runs in an environment of its own
 ]
