@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from torch import nn
@@ -19,7 +19,7 @@ from gpin._core.files import as_path, read_record
 from gpin._core.inputs import check_seed, whole_number
 from gpin._core.seeding import seeded
 from gpin.evaluation.gap_prediction import Calibrations, Temperatures, unpack_calibrations
-from gpin.inference import method_named
+from gpin.inference import METHODS, method_named
 from gpin.likelihoods import (
     GaussianOptions,
     LikelihoodConfig,
@@ -61,6 +61,11 @@ class VAEConfig(Config):
     encoder: str | None = None
     decoder: str | None = None
 
+    @field_validator("options")
+    @classmethod
+    def _complete_options(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        return {**_former_options(info.data["method"]), **value} if value else value
+
     @field_validator("likelihood", mode="before")
     @classmethod
     def _read_likelihood(cls, value: Any) -> Any:
@@ -83,13 +88,22 @@ class VAEConfig(Config):
 
     @model_serializer(mode="wrap")
     def _record(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The config as it is stored in files and hashed for the identity of a run."""
-        own = ("encoder", "decoder")
+        """The config as it is stored in files and hashed for the identity of a run.
+
+        It is the record of earlier versions where the model is one that they could build.
+        """
+        own, former = ("encoder", "decoder"), _former_options(self.method).items()
         return {
             **{name: value for name, value in handler(self).items() if name not in own or value is not None},
+            "options": {name: value for name, value in self.options.items() if (name, value) not in former},
             "likelihood": self.likelihood.record(),
             "architecture": self.architecture.record(),
         }
+
+
+def _former_options(method: str) -> Mapping[str, Any]:
+    """The options that a complete record without them implies."""
+    return METHODS[method].Options.formerly if method in METHODS else {}
 
 
 def build(
@@ -176,7 +190,7 @@ def from_config(
     _check_given("encoder", config.encoder, encoders, what)
     _check_given("decoder", config.decoder, decoders, what)
     method = method_named(config.method)
-    options = method.Options.read(config.options, f"method {config.method!r}")
+    options = method.Options.parse(config.options, f"method {config.method!r}")
     architecture = make_architecture(config.shape, config.architecture)
     likelihood = make_likelihood(config.shape, config.likelihood)
     make_trunk = architecture.trunk if encoders is None else lambda: OwnTrunk(encoders(), config.shape)

@@ -414,7 +414,7 @@ def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(tmp_path):
     [
         (
             (1, 8, 8),
-            {"method": "gp", "likelihood": {"variance": "analytic"}},
+            {"method": "gp", "deviations": "absolute", "likelihood": {"variance": "analytic"}},
             "7f18860c527c1d3a3f7841d7ca23e49c8f0c56341c0dbc5f24dc3fc23e8b8172",
         ),
         (

@@ -103,11 +103,6 @@ class MethodConfig(Config):
             options = {**cls.presets[name], **options}
         return super().parse(options, what)
 
-    @classmethod
-    def read(cls, record: Mapping[str, Any], what: str) -> Self:
-        """The options of a model's record, which has all of them but those added since; none means the defaults."""
-        return cls.parse({**cls.formerly, **record} if record else {}, what)
-
 
 class KindConfig(Config):
     """The options of one registry entry, such as a likelihood; `kind` is the name of the entry."""

@@ -1,3 +1,4 @@
+import json
 import math
 from dataclasses import replace
 
@@ -328,3 +329,17 @@ def test_the_weights_start_as_asked_before_there_is_data():
     x = torch.rand(20, *SHAPE)
     small, large = (gpin.build(SHAPE, "gp", D, initial_std=std, seed=0).uncertainty(x).total for std in (0.01, 0.1))
     torch.testing.assert_close(large, 100 * small)
+
+
+@pytest.mark.parametrize("deviations", ["relative", "absolute"])
+def test_saved_deviations_are_loaded(deviations, tmp_path):
+    """The record of absolute deviations is that of the versions that knew no others."""
+    vae, x = gpin.build(SHAPE, "gp", D, deviations=deviations, seed=0), torch.rand(5, *SHAPE)
+    with torch.no_grad():
+        vae.inference.processes[0].mean.add_(0.1)
+    vae.save(tmp_path / "model")
+    loaded = gpin.load(tmp_path / "model")
+    assert loaded.config == vae.config
+    torch.testing.assert_close(loaded.encode(x).mean, vae.eval().encode(x).mean)
+    options = json.loads((tmp_path / "model" / "config.json").read_text())["config"]["options"]
+    assert options.get("deviations") == (deviations if deviations == "relative" else None)
