@@ -76,6 +76,7 @@ def test_what_is_said_of_an_estimate():
     sentence = "On 100 instances simulated from the model, the mean of such estimates is at least 3.14 and at most 3.62"
     assert caution(0.64, 0.03, bias).endswith(f"{sentence} nats too low.")
     assert caution(0.0, 0.03, bias).startswith(sentence)
+    assert str(Bias(-0.16, -0.06, 5)) == "at most 0.00 nats too low"  # by chance, with few chains
 
 
 # The gradient of log p(x|z), which the estimated gap needs ---------------------------------------------

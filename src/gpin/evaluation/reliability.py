@@ -67,8 +67,11 @@ class Bias:
         Example:
             >>> print(Bias(3.14, 3.62, 100))
             at least 3.14 and at most 3.62 nats too low
+            >>> print(Bias(-0.02, 0.31, 100))
+            at most 0.31 nats too low
         """
-        return f"at least {self.at_least:.2f} and at most {self.at_most:.2f} nats too low"
+        least = f"at least {self.at_least:.2f} and " if self.at_least > 0 else ""
+        return f"{least}at most {max(self.at_most, 0.0):.2f} nats too low"
 
 
 def caution(share: float, mc_error: float, bias: Bias | None = None, noun: str = "instances") -> str:
