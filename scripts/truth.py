@@ -29,7 +29,7 @@ TEMPERATURES = {10: 400, 50: 1600}
 """Of the sandwich, by latent dimensions: as many as make it narrower than half a nat."""
 GAP_OPTIONS = {"limit": 50, "temperatures": 100, "chains": 4}
 OTHERS = {
-    "encoder, K = 100": {"samples": 100},
+    "encoder, K = 100": {"samples": 100, "steps": 0},
     "one step, K = 100": {"samples": 100, "steps": 1},
     "refined, K = 100": {"samples": 100, "proposal": "refined"},
     "refined, K = 1,000": {"samples": 1000, "proposal": "refined"},

@@ -64,7 +64,7 @@ class VAEConfig(Config):
     @field_validator("options")
     @classmethod
     def _complete_options(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        return {**_former_options(info.data["method"]), **value} if value else value
+        return {**_former_options(info.data.get("method")), **value} if value else value
 
     @field_validator("likelihood", mode="before")
     @classmethod
@@ -101,9 +101,9 @@ class VAEConfig(Config):
         }
 
 
-def _former_options(method: str) -> Mapping[str, Any]:
+def _former_options(method: str | None) -> Mapping[str, Any]:
     """The options that a complete record without them implies."""
-    return METHODS[method].Options.formerly if method in METHODS else {}
+    return {} if method not in METHODS else METHODS[method].Options.formerly
 
 
 def build(

@@ -63,6 +63,8 @@ class LatentDistribution(Distribution):
     axis_aligned: ClassVar[bool] = False
     """Whether the density is unimodal and uncorrelated, so that a grid of a few standard deviations around the mean
     covers it."""
+    exact_mean: bool = True
+    """Whether `mean` is the expectation, and not only a point that represents the distribution."""
 
     def rsample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
         """Reparametrised samples `(*sample_shape, ..., d)` and their log densities `(*sample_shape, ...)`."""
@@ -636,6 +638,8 @@ class FlowNormal(LatentDistribution):
         transforms: torch transforms with `call_and_ladj`, such as those of zuko.
     """
 
+    exact_mean = False
+
     def __init__(self, base: Distribution, transforms: Sequence[Any]) -> None:
         self.base, self.transforms = base, transforms
         super().__init__(base.batch_shape, base.event_shape, validate_args=False)
@@ -705,6 +709,7 @@ class TemperedDistribution(LatentDistribution):
     def __init__(self, base: Distribution, temperature: float) -> None:
         self.base, self.temperature = base, temperature
         self._scale = math.sqrt(temperature)
+        self.exact_mean = getattr(base, "exact_mean", True)
         super().__init__(base.batch_shape, base.event_shape, validate_args=False)
 
     @property

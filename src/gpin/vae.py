@@ -350,7 +350,7 @@ class VAE(nn.Module):
         count: int = 10,
         *,
         samples: int = 100,
-        steps: Sequence[int] = (1,),
+        steps: Sequence[int] | None = None,
         temperatures: int | None = None,
         chains: int | None = None,
         start: str | None = None,
@@ -368,8 +368,9 @@ class VAE(nn.Module):
         Arguments:
             count: The number of instances to simulate.
             samples: The number of samples of the importance-weighted estimates that are compared with the bounds.
-            steps: These estimates have proposals from the encoder, from the encoder after so many natural-gradient
-                steps, for each entry, and refined ones.
+            steps: These estimates have proposals from the posterior of `encode(x)`, from the encoder after so many
+                natural-gradient steps, for each entry, and refined ones. By default there is one such entry: 0 for a
+                method that takes steps itself, and 1 for the others.
             temperatures: The number of temperatures, see :meth:`log_likelihood`.
             chains: The number of chains per instance and direction.
             start: "refined" or "prior".
@@ -387,7 +388,7 @@ class VAE(nn.Module):
         chunk_size = whole_number(chunk_size, "chunk_size")
         options = AnnealingOptions.of(temperatures, chains, start, leapfrog)
         proposals: dict[str, dict[str, Any]] = {"encoder": {}}
-        for number in steps:
+        for number in ((0,) if self.inference.takes_steps else (1,)) if steps is None else steps:
             taken, _ = check_steps(number, None, None)
             proposals[f"encoder, {taken} step{'' if taken == 1 else 's'}"] = {"steps": taken}
         proposals["refined"] = {"proposal": "refined"}
@@ -801,10 +802,10 @@ class VAE(nn.Module):
                 q = self._encode(batch, steps, None)
                 features.append(self.inference.features(batch, self))
                 estimates.append(estimate_features(estimated_gap(self, batch, q), q))
-            for batch in x[chosen.to(x.device)].split(BATCH):
+            for number, batch in enumerate(x[chosen.to(x.device)].split(BATCH)):
                 q, best = self._encode(batch, steps, None), self.refine(batch)
                 gaps.append(refined_gap(self, batch, q, best, samples))
-                with seeded(seed):  # so that the gaps do not depend on this noise
+                with seeded(seed + number):  # so that the gaps do not depend on this noise
                     ranks.append(ranked(self._draw(batch, best, samples), q, RANKED))
             found: dict[int | str | None, Coverage] = {steps: Coverage.of(ranks)}
             if simulations:

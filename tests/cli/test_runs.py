@@ -520,7 +520,7 @@ def test_damaged_weights_are_found_in_the_checkpoints(gpin, runs, tmp_path):
         ("table", ["evaluate", "--estimator", "annealed", "--chains", "1"], "chains must be at least 2, got 1"),
         ("table", ["evaluate", "--estimator", "annealed", "--samples", "5"], "choose temperatures, chains, start"),
         ("table", ["evaluate", "--gaps", "--tolerance", "1"], "--gaps cannot be combined with --tolerance"),
-        ("table", ["evaluate", "--sandwich", "0"], "count must be a whole number of at least 1"),
+        ("table", ["evaluate", "--sandwich", "0"], "sandwich must be a whole number of at least 1"),
         ("table", ["evaluate", "--simulations", "60"], "--simulations applies only with --calibration: give both"),
         (
             "table",

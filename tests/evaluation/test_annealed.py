@@ -116,6 +116,7 @@ def test_the_pilot_tunes_the_acceptance_of_every_instance():
     vae.prepare(x)
     found = vae.log_likelihood(x, estimator="annealed", temperatures=60, chains=8, start="prior", leapfrog=3)
     assert (found.annealing.acceptance > 0.5).all()
+    assert (found.annealing.acceptance < 0.99).all()  # tiny steps would always be accepted
 
 
 def test_one_temperature_is_importance_sampling_from_the_start(double):

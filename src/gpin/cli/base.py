@@ -151,6 +151,9 @@ SAMPLES, MANY, COLDER = 100, 1000, 4
 """The default number of importance samples per instance, how many are advised where these are too few, and how many
 times the temperatures of annealed chains."""
 
+CHAINS = 32
+"""The number of annealed chains that is advised, of which k̂ can be computed."""
+
 
 def closer_estimate(folder: Path, proposal: str, samples: int, temperatures: int | None = None, **others: Any) -> str:
     """The command whose log-likelihood comes closer to log p(x) than one with these options.
@@ -160,7 +163,7 @@ def closer_estimate(folder: Path, proposal: str, samples: int, temperatures: int
     Arguments:
         folder: The folder of the run.
         proposal: "encoder", "refined" or "annealed".
-        samples: The number of importance samples.
+        samples: The number of importance samples, or of annealed chains.
         temperatures: The number of temperatures of annealed chains.
         others: Further options to repeat, except those that are None.
 
@@ -170,15 +173,18 @@ def closer_estimate(folder: Path, proposal: str, samples: int, temperatures: int
         >>> closer_estimate(Path("runs/a"), "refined", 100)
         'gpin evaluate runs/a --proposal refined --samples 1000'
         >>> closer_estimate(Path("runs/a"), "refined", 1000)
-        'gpin evaluate runs/a --estimator annealed'
+        'gpin evaluate runs/a --estimator annealed --chains 32'
     """
     chosen: dict[str, Any]
     if proposal == "encoder":
         chosen = {"proposal": "refined", "samples": samples if samples > SAMPLES else None}
     elif proposal == "refined" and samples < MANY:
         chosen = {"proposal": "refined", "samples": MANY}
+    elif temperatures is None:
+        chosen = {"estimator": "annealed", "chains": CHAINS}
     else:
-        chosen = {"estimator": "annealed", "temperatures": None if temperatures is None else COLDER * temperatures}
+        chains = max(CHAINS, samples)
+        chosen = {"estimator": "annealed", "temperatures": COLDER * temperatures, "chains": chains}
     given = (f"--{name} {quoted(value)}" for name, value in {**chosen, **others}.items() if value is not None)
     return " ".join(["gpin evaluate", quoted(folder), *given])
 

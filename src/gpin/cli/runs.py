@@ -121,6 +121,8 @@ def evaluate(
     from gpin.runs import coverage_run, evaluate_run, open_run
     from gpin.runs.calibration import SIMULATIONS
 
+    if calibration and tolerance is not None:
+        raise InputError("--calibration cannot be combined with --tolerance: give --steps, the same for all instances")
     if simulations is not None and not calibration:
         raise InputError("--simulations applies only with --calibration: give both")
     simulations = whole_number(SIMULATIONS if simulations is None else simulations, "--simulations", least=LEAST)
@@ -149,6 +151,8 @@ def evaluate(
             tell=tell,
         )
     others = {"data": data, "part": None if part == "test" else part, "limit": limit}
+    if estimator == "annealed":
+        others |= {"start": start, "leapfrog": leapfrog}
     used = found.log_likelihood
     better = None
     if used.lower_bound is not False:

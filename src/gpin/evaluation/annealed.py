@@ -289,7 +289,7 @@ class Path:
         log_weights, acceptance, _ = self._weights(self.end(z, self.options.chains), reverse=True)
         annealing = Annealing(self.options.temperatures, self.options.start, acceptance)
         inverse = LogLikelihood.of(-log_weights, "annealed, reverse", annealing=annealing)
-        return replace(inverse, values=-inverse.values, elbo=-inverse.elbo)
+        return replace(inverse, values=-inverse.values, elbo=-inverse.elbo, upper=True)
 
     def draws(self) -> tuple[Float[Tensor, "chains batch d"], Float[Tensor, "chains batch"]]:
         """Where chains that start at q end, and their log weights, with which they are draws from the posterior."""

@@ -142,11 +142,13 @@ def posterior_elbo(model: Generative, x: Tensor, q: Distribution, samples: int) 
     """The ELBO of q, `(batch,)`, with the linear part of log p(x, z) at the mean of q as a control variate.
 
     Far from the mode this part causes most of the noise, with a variance of twice the Newton decrement, and its
-    expectation is known.
+    expectation is known. A distribution whose `mean` is not its expectation has no control variate.
     """
     chunk = max(1, PAIRS // len(x))
     z, log_prob = sample_and_log_prob(q, samples, chunk)
     log_joint = torch.cat([model.log_joint(x, part) for part in z.split(chunk)])
+    if not getattr(q, "exact_mean", True):
+        return (log_joint - log_prob).double().mean(0)
     _, gradient = log_joint_and_gradient(model, x, q.mean)
     return (log_joint - log_prob - ((z - q.mean) * gradient).sum(-1)).double().mean(0)
 

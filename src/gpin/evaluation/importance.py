@@ -56,6 +56,7 @@ class LogLikelihood:
         log_weights: log w_k, `(samples, batch)`, if they were requested.
         ascent: The natural-gradient steps that led to the proposal, if there were any.
         annealing: How the chains ran, for an annealed estimate.
+        upper: Whether the values are upper instead of lower bounds in expectation, from chains that ran in reverse.
     """
 
     values: Tensor
@@ -68,6 +69,7 @@ class LogLikelihood:
     log_weights: Tensor | None = None
     ascent: Ascent | None = None
     annealing: Annealing | None = None
+    upper: bool = False
 
     @classmethod
     def of(
@@ -105,18 +107,23 @@ class LogLikelihood:
 
         It is None if k̂ is not known. See `gpin.evaluation.reliability`.
         """
+        if self.upper:
+            return False
         return lower_bound(share_above(self.khat))
 
     def __str__(self) -> str:
-        share, believable = share_above(self.khat), self.lower_bound is False
+        share, believable = share_above(self.khat), self.lower_bound is False and not self.upper
         error = f"Monte-Carlo error {self.mean_mc_error:.2f}" if believable else "a lower bound"
+        sign = "" if believable else "≥ "
+        if self.upper:
+            sign, error = "≤ ", "an upper bound"
         known = "k̂ unknown for all" if math.isnan(share) else f"k̂ > 0.7 for {100 * share:.0f} %"
         how = f"K={self.samples}, {self.proposal} proposal"
         if self.annealing is not None:
             how = f"{self.samples} chains annealed through {self.annealing.temperatures} temperatures from the "
             how += f"{self.annealing.start} start, acceptance {self.annealing.acceptance.mean():.2f}"
         return (
-            f"{'' if believable else '≥ '}{self.mean:.2f} nats ± {self.stderr:.2f} over instances, {error} ({how}, "
+            f"{sign}{self.mean:.2f} nats ± {self.stderr:.2f} over instances, {error} ({how}, "
             f"median ESS {self.ess.median():.1f}, {known} of {self.values.numel()} instances)"
         )
 
@@ -137,6 +144,7 @@ class LogLikelihood:
             **tensors,
             samples=parts[0].samples,
             proposal=parts[0].proposal,
+            upper=parts[0].upper,
             log_weights=log_weights,
             ascent=Ascent.join(ascents) if len(ascents) == len(parts) else None,
             annealing=Annealing.join(annealings) if len(annealings) == len(parts) else None,

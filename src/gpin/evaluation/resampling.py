@@ -36,7 +36,8 @@ class PosteriorDraws:
     Attributes:
         z: The draws, `(samples, batch, d)`.
         log_weights: Their log weights, `(samples, batch)`; the weights of an instance sum to one.
-        log_likelihood: The estimate of log p(x) that belongs to them, `(batch,)`: a lower bound in expectation.
+        log_likelihood: The estimate of log p(x) that belongs to them, `(batch,)`. That of each stage is a lower bound
+            in expectation; the highest of several, which instances that failed everywhere keep, need not be.
         ess: The effective sample size of the weights, `(batch,)`, between 1 and `samples`.
         khat: The Pareto shape of the largest weights, `(batch,)`; above 0.7 the draws are unreliable.
         passed: Whether `ess` and `khat` are good enough, `(batch,)`.

@@ -229,10 +229,11 @@ def moments_of(q: Distribution) -> Tensor:
 def taming(sizes: Float[Tensor, " batch"], x: Float[Tensor, "batch ..."]) -> Float[Tensor, " batch"] | None:
     """Factors of at most 1, one per instance, that keep single instances from dominating a batch; None if none does.
 
-    An instance is extreme if its size, in nats, exceeds the median of the batch by more than `ORDINARY` per value of x
-    and by more than `EXTREME` times the spread, which is the distance from the median that three quarters of the
-    instances do not exceed. Its factor reduces the excess to that limit. In a batch without such an instance, as is
-    usual, there is nothing to reduce. With several processes, each judges its own part of the batch.
+    An instance is extreme if its size, in nats or, for a gradient, in nats per unit of z, exceeds the median of the
+    batch by more than `ORDINARY` per value of x and by more than `EXTREME` times the spread, which is the distance from
+    the median that three quarters of the instances do not exceed. Its factor reduces the excess to that limit. In a
+    batch without such an instance, as is usual, there is nothing to reduce. With several processes, each judges its
+    own part of the batch.
 
     Example:
         >>> x = torch.zeros(5, 2)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpin._core.devices import device_named
 from gpin._core.errors import InputError
-from gpin._core.inputs import check_seed
+from gpin._core.inputs import check_seed, whole_number
 from gpin._core.messages import Tell, to_stderr
 from gpin._core.seeding import seeded
 from gpin.data import Rows
@@ -268,6 +268,8 @@ def evaluate_run(
     AnnealingOptions.of(**annealing)
     if gaps and tolerance is not None:
         raise InputError("`gaps` cannot be combined with `tolerance`: give `steps`, the same number for all instances")
+    if sandwich is not None:
+        whole_number(sandwich, "sandwich")
     run = as_run(run)
     vae = run.load(tell).to(device_named(device))
     parts = run.data(data)
@@ -287,11 +289,12 @@ def evaluate_run(
         **annealing,
     )
     count = SAMPLES if samples is None else samples
+    own = steps if proposal == "encoder" and estimator == "importance" and tolerance is None else None
     if sandwich is not None:
         with seeded(seed):
-            found = replace(found, sandwich=vae.sandwich(sandwich, samples=count, **annealing))
+            compared = None if own is None else (own,)
+            found = replace(found, sandwich=vae.sandwich(sandwich, samples=count, steps=compared, **annealing))
     if gaps:
-        own = steps if proposal == "encoder" and estimator == "importance" else None
         split = split_gaps(vae, parts, part=part, limit=limit, seed=seed, steps=own, samples=count, **annealing)
         found = replace(found, gaps=split)
     return found
