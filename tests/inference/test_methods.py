@@ -502,12 +502,12 @@ def test_refinement_steps_out_of_range_are_refused(steps, said):
     ("method", "options"),
     [
         ("sa", {}),
-        ("sa", {"preset": "paper"}),
+        pytest.param("sa", {"preset": "paper"}, marks=pytest.mark.slow),
         ("iaf", {}),
         ("hf", {}),
         ("me", {}),
         ("rme", {}),
-        ("vlae", {}),
+        pytest.param("vlae", {}, marks=pytest.mark.slow),
     ],
     ids=lambda value: str(value),
 )

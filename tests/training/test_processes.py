@@ -108,7 +108,7 @@ def free_port():
         return found.getsockname()[1]
 
 
-@pytest.mark.parametrize("place", ["--standalone", "--master-port"])
+@pytest.mark.parametrize("place", ["--standalone", pytest.param("--master-port", marks=pytest.mark.slow)])
 def test_a_killed_process_is_replaced_and_the_result_is_the_same(place, alone, tmp_path):
     """With a port of its own choice, and with a fixed one, where the store of addresses outlives the dead."""
     place = f"--master-port={free_port()}" if place == "--master-port" else place

@@ -360,7 +360,7 @@ def finish(process, folder):
     return bits(gpin.load(folder / "result")), out
 
 
-@pytest.mark.parametrize("every", [0.0, 0.1])
+@pytest.mark.parametrize("every", [0.0, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_killed_at_twenty_random_moments_it_ends_in_the_same_bits(every, tmp_path):
     epochs = 60
     whole, _ = finish(start(tmp_path / "whole", epochs, every=1e9), tmp_path / "whole")
