@@ -121,15 +121,22 @@ def from_posterior(infer: Callable[[Tensor], Distribution]) -> Sampler:
     return draw
 
 
-def resampled(vae: gpin.VAE, stage: str, proposals: int) -> Sampler:
-    """Draws resampled by importance weights from that many proposals."""
+class Resampled:
+    """Draws resampled by importance weights from a number of proposals; `ess` is that of the newest draws."""
 
-    def draw(x: Tensor, count: int) -> Tensor:
-        weighted = vae.posterior(x, proposals, stages=stage, chunk_size=CHUNK)
-        draw.ess = weighted.ess  # type: ignore[attr-defined]
+    def __init__(self, vae: gpin.VAE, stage: str, proposals: int) -> None:
+        self.vae, self.stage, self.proposals = vae, stage, proposals
+        self.ess: Tensor | None = None
+
+    def __call__(self, x: Tensor, count: int) -> Tensor:
+        weighted = self.vae.posterior(x, self.proposals, stages=self.stage, chunk_size=CHUNK)
+        self.ess = weighted.ess
         return weighted.resample(count)
 
-    return draw
+
+def resampled(task: Task, stage: str, proposals: int) -> Resampled:
+    """Resampled draws of the model with the encoder of natural."""
+    return Resampled(trained(task, "natural"), stage, proposals)
 
 
 def posteriors(task: Task, methods: list[str]) -> Iterator[tuple[str, Callable[[], Sampler]]]:
@@ -148,9 +155,9 @@ def posteriors(task: Task, methods: list[str]) -> Iterator[tuple[str, Callable[[
         if task.name != "slcp":  # where one Gaussian would have to cover four modes
             yield "natural, improved", lambda: from_posterior(improved(task).encode)
         yield "refined", of(method, gpin.VAE.refine)
-        yield "refined, resampled", lambda: resampled(trained(task, "natural"), "refined", PROPOSALS)
+        yield "refined, resampled", partial(resampled, task, "refined", PROPOSALS)
         yield "modes", of(method, MODES)
-        yield "modes, resampled", lambda: resampled(trained(task, "natural"), "modes", PROPOSALS)
+        yield "modes, resampled", partial(resampled, task, "modes", PROPOSALS)
 
 
 # Judges ------------------------------------------------------------------------------------------------
@@ -255,7 +262,7 @@ def judge_all_by_sbi(names: list[str], methods: list[str], results: Results) -> 
     own: list[tuple[str, Callable[[], Sampler]]] = [
         *((f"natural, {k} steps", partial(from_posterior, partial(vae.encode, steps=k))) for k in STEPS),
         ("refined", partial(from_posterior, vae.refine)),
-        ("refined, resampled", partial(resampled, vae, "refined", 10 * RANKED)),
+        ("refined, resampled", partial(Resampled, vae, "refined", 10 * RANKED)),
     ]
     judge_by_sbi("digits", pairs, lambda z: z, own, results)
     for name in names:
@@ -264,8 +271,7 @@ def judge_all_by_sbi(names: list[str], methods: list[str], results: Results) -> 
         candidates = [entry for entry in posteriors(task, methods) if entry[0] == "refined" or "," in entry[0]]
         candidates = [entry for entry in candidates if "resampled" not in entry[0]]
         count = CHUNK if best == "modes" else 10 * RANKED
-        again = lambda task=task, best=best, count=count: resampled(trained(task, "natural"), best, count)  # noqa: E731
-        candidates.append((f"{best}, resampled", again))
+        candidates.append((f"{best}, resampled", partial(resampled, task, best, count)))
         judge_by_sbi(name, task.simulate(TRUTHS, seed=2), task.to_parameters, candidates, results)
 
 

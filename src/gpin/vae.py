@@ -35,9 +35,9 @@ from gpin.evaluation.gap_prediction import (
     evenly_spaced,
     pack_calibrations,
 )
-from gpin.evaluation.gaps import HOW, Gap, Gaps, estimated_gap, posterior_elbo, refined_gap
-from gpin.evaluation.importance import LogLikelihood, importance_weighted
-from gpin.evaluation.resampling import PosteriorDraws, Proposal, escalated, importance_draws, resampled
+from gpin.evaluation.gaps import HOW, PAIRS, Gap, Gaps, estimated_gap, posterior_elbo, refined_gap
+from gpin.evaluation.importance import LogLikelihood, importance_draws, importance_weighted
+from gpin.evaluation.resampling import PosteriorDraws, Proposal, escalated, resampled
 from gpin.inference import ELBO, InferenceModel, Uncertainty
 from gpin.likelihoods import Likelihood
 from gpin.refinement import Modes, ModesConfig, QuasiNewton, QuasiNewtonConfig
@@ -61,8 +61,6 @@ STEPS_TOLERANCE = 0.1
 """The tolerance, in nats, of the natural-gradient steps in :meth:`VAE.posterior`."""
 BATCH = 128
 """The number of instances whose gap is determined at a time."""
-PAIRS = 512
-"""The number of pairs (x, z) that are decoded at a time."""
 RANKED = 399
 """The number of draws of each posterior to which a temperature is fitted."""
 FORMAT = "gpin-vae"

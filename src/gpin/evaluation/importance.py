@@ -15,7 +15,14 @@ from gpin.distributions import sample_and_log_prob
 from gpin.evaluation.reliability import lower_bound, share_above
 from gpin.refinement import Ascent
 
-__all__ = ["Annealing", "LogLikelihood", "effective_sample_size", "importance_weighted", "pareto_khat"]
+__all__ = [
+    "Annealing",
+    "LogLikelihood",
+    "effective_sample_size",
+    "importance_draws",
+    "importance_weighted",
+    "pareto_khat",
+]
 
 
 @dataclass(frozen=True)
@@ -175,9 +182,16 @@ def importance_weighted(
         raise InputError(f"samples must be at least 1, got {samples}")
     if chunk < 1:
         raise InputError(f"chunk must be at least 1, got {chunk}")
-    z, log_prob = sample_and_log_prob(q, samples, chunk)
-    log_weights = torch.cat([log_joint(part) for part in z.split(chunk)]) - log_prob
+    _, log_weights = importance_draws(log_joint, q, samples, chunk)
     return LogLikelihood.of(log_weights, proposal, keep_weights, ascent=getattr(q, "ascent", None))
+
+
+def importance_draws(
+    log_joint: Callable[[Tensor], Tensor], q: Distribution, samples: int, chunk: int
+) -> tuple[Float[Tensor, "samples batch d"], Float[Tensor, "samples batch"]]:
+    """Draws from q and, in float64, their log weights log p(x, z) − log q(z|x); see :func:`importance_weighted`."""
+    z, log_prob = sample_and_log_prob(q, samples, chunk)
+    return z, (torch.cat([log_joint(part) for part in z.split(chunk)]) - log_prob).double()
 
 
 def effective_sample_size(log_weights: Float[Tensor, "samples batch"]) -> Float[Tensor, " batch"]:

@@ -14,15 +14,11 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution
 
-from gpin.distributions import sample_and_log_prob
 from gpin.evaluation.importance import effective_sample_size, pareto_khat
+from gpin.evaluation.reliability import LIMIT
 
-__all__ = ["PosteriorDraws", "Proposal", "escalated", "importance_draws", "resampled"]
-
-KHAT = 0.7
-"""The largest k̂ with which an instance passes: beyond it, importance sampling is unreliable."""
+__all__ = ["PosteriorDraws", "Proposal", "escalated", "resampled"]
 
 Proposal = Callable[[Tensor], tuple[Tensor, Tensor]]
 """A stage: x `(batch, *shape)` → draws `(samples, batch, d)` and their log weights, not normalised,
@@ -105,21 +101,6 @@ class PosteriorDraws:
         return cls(**tensors, stages=parts[0].stages)
 
 
-def importance_draws(
-    log_joint: Callable[[Tensor], Tensor], q: Distribution, samples: int, chunk: int
-) -> tuple[Float[Tensor, "samples batch d"], Float[Tensor, "samples batch"]]:
-    """Draws from q and their log weights log p(x, z) − log q(z|x), in float64.
-
-    Arguments:
-        log_joint: log p(x, z) for z `(samples, batch, d)` → `(samples, batch)`.
-        q: The proposal, with batch shape `(batch,)`.
-        samples: The number of draws for every instance.
-        chunk: How many draws are processed at a time, which affects memory use but not the result.
-    """
-    z, log_prob = sample_and_log_prob(q, samples, chunk)
-    return z, (torch.cat([log_joint(part) for part in z.split(chunk)]) - log_prob).double()
-
-
 def resampled(
     z: Float[Tensor, "samples batch d"], log_weights: Float[Tensor, "samples batch"], count: int
 ) -> Float[Tensor, "count batch d"]:
@@ -165,5 +146,5 @@ def _weighted(z: Tensor, log_weights: Tensor, index: int, stages: tuple[str, ...
     total = torch.logsumexp(log_weights, 0)
     ess, khat = effective_sample_size(log_weights), pareto_khat(log_weights)
     stage = torch.full_like(total, index, dtype=torch.long)
-    passed = (khat <= KHAT) & (ess >= least_ess)
+    passed = (khat <= LIMIT) & (ess >= least_ess)
     return PosteriorDraws(z, log_weights - total, total - math.log(len(z)), ess, khat, passed, stage, stages)
