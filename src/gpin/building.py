@@ -93,9 +93,11 @@ class VAEConfig(Config):
         It is the record of earlier versions where the model is one that they could build.
         """
         own, former = ("encoder", "decoder"), _former_options(self.method).items()
+        options = {name: value for name, value in self.options.items() if (name, value) not in former}
         return {
             **{name: value for name, value in handler(self).items() if name not in own or value is not None},
-            "options": {name: value for name, value in self.options.items() if (name, value) not in former},
+            "options": {name: value for name, value in self.options.items() if (name, value) not in former}
+            or self.options,
             "likelihood": self.likelihood.record(),
             "architecture": self.architecture.record(),
         }

@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributions import Independent, Normal, kl_divergence
 
 import gpin
+from gpin.building import VAEConfig
 from gpin.inference import GPConfig, GPEncoder
 from gpin.likelihoods import Gaussian, GaussianOptions
 
@@ -343,3 +344,9 @@ def test_saved_deviations_are_loaded(deviations, tmp_path):
     torch.testing.assert_close(loaded.encode(x).mean, vae.eval().encode(x).mean)
     options = json.loads((tmp_path / "model" / "config.json").read_text())["config"]["options"]
     assert options.get("deviations") == (deviations if deviations == "relative" else None)
+
+
+def test_the_record_of_a_config_is_that_config():
+    for options in ({}, {"deviations": "absolute"}, {"deviations": "relative"}, GPConfig().model_dump()):
+        config = VAEConfig(shape=SHAPE, method="gp", options=options)
+        assert VAEConfig.parse(config.model_dump(mode="json"), "the record") == config
