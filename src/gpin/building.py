@@ -96,8 +96,7 @@ class VAEConfig(Config):
         options = {name: value for name, value in self.options.items() if (name, value) not in former}
         return {
             **{name: value for name, value in handler(self).items() if name not in own or value is not None},
-            "options": {name: value for name, value in self.options.items() if (name, value) not in former}
-            or self.options,
+            "options": options or self.options,  # a record without options stands for the defaults
             "likelihood": self.likelihood.record(),
             "architecture": self.architecture.record(),
         }
