@@ -79,11 +79,12 @@ def test_half_blocks_in_colour():
     assert str(line.spans[0].style) == "#000000 on #ffffff"
 
 
-def test_the_command_prints_json_and_no_bar(gpin, tmp_path):
+def test_the_command_prints_json_and_no_bar(gpin, demo, tmp_path, monkeypatch):
     said = gpin("demo", "--out", tmp_path, "--epochs", "1", "--seed", "3", "--json")
     assert (said.code, said.err) == (0, "")
     record = json.loads(said.out)
     assert (record["settings"]["epochs"], record["settings"]["seed"]) == (1, 3)
     assert record == json.loads((tmp_path / "results.json").read_text())
+    monkeypatch.setattr("gpin.runs.demo.run_demo", lambda *_, **__: demo)
     text = gpin("demo", "--out", tmp_path, "--epochs", "1", "--seed", "3").out
     assert text.endswith("report.html\n")

@@ -501,7 +501,7 @@ def test_refinement_steps_out_of_range_are_refused(steps, said):
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("sa", {}),
+        pytest.param("sa", {}, marks=pytest.mark.slow),
         pytest.param("sa", {"preset": "paper"}, marks=pytest.mark.slow),
         ("iaf", {}),
         ("hf", {}),

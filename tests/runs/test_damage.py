@@ -19,7 +19,7 @@ def flip(content, place):
     return bytes(changed)
 
 
-def damages(content, number=6):
+def damages(content, number=3):
     """The content, truncated in several places and with one byte changed in several others."""
     size, places = len(content), random.Random(len(content))
     yield b""

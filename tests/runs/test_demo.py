@@ -94,6 +94,7 @@ def test_the_same_call_again_takes_the_runs_as_they_are(demo):
             assert torch.equal(one.likelihood(proposal).values, other.likelihood(proposal).values)
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_split(demo, tmp_path):
     other = run_demo(tmp_path, epochs=1, samples=2, seed=1)
     assert other.comparison.data.test.rows.tolist() != demo.comparison.data.test.rows.tolist()

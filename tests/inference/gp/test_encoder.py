@@ -292,7 +292,12 @@ def test_the_papers_setting_is_one_preset_away():
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("vae", {}), ("gp", {}), ("gp", {"preset": "paper", "log_square": "exact"}), ("gp", {"marginal": "exact"})],
+    [
+        ("vae", {}),
+        ("gp", {}),
+        pytest.param("gp", {"preset": "paper", "log_square": "exact"}, marks=pytest.mark.slow),
+        ("gp", {"marginal": "exact"}),
+    ],
     ids=["vae", "gp", "gp-full", "gp-exact"],
 )
 def test_training_on_linear_gaussian_data_reaches_the_exact_log_likelihood(method, options):
