@@ -219,7 +219,7 @@ def test_the_sandwich_says_how_far_importance_sampling_is_off():
     assert found.biases["encoder"].at_least > 10 > found.biases["refined"].at_most
     text = str(found)
     assert "importance sampling (encoder, K = 10) is at least" in text
-    assert "nats too low here" in text
+    assert "too low here" in text
     record = found.record()
     assert record["too_low"]["refined"]["samples"] == 10
     assert record["width"] == pytest.approx(record["upper"] - record["lower"])

@@ -7,6 +7,7 @@ import torch
 from linear_gaussian import LinearGaussian
 
 import gpin
+from gpin.evaluation.annealed import Sandwich
 from gpin.evaluation.importance import LogLikelihood
 from gpin.evaluation.reliability import COMMON, Bias, caution, lower_bound, share_above
 from gpin.evaluation.scores import SCORES, known_gaps
@@ -77,6 +78,15 @@ def test_what_is_said_of_an_estimate():
     assert caution(0.64, 0.03, bias).endswith(f"{sentence} nats too low.")
     assert caution(0.0, 0.03, bias).startswith(sentence)
     assert str(Bias(-0.16, -0.06, 5)) == "at most 0.00 nats too low"  # by chance, with few chains
+    assert str(Bias(0.5, 0.3, 5, error=0.25)) == "about 0.40 nats (± 0.25) too low"
+
+
+def test_the_error_of_a_bias_is_that_of_a_mean_over_instances():
+    lower, upper = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([1.5, 2.5, 5.0])
+    bounds = [LogLikelihood.of(values.unsqueeze(0)) for values in (lower, upper)]
+    bias = Sandwich(torch.zeros(3, 2), *bounds, {}).bias(torch.tensor([0.0, 1.0, 2.0]))
+    assert (bias.at_least, bias.at_most) == (2.0, 2.0)
+    assert bias.error == pytest.approx(torch.tensor([1.0, 1.0, 4.0]).std().item() / math.sqrt(3))
 
 
 # The gradient of log p(x|z), which the estimated gap needs ---------------------------------------------

@@ -142,6 +142,17 @@ def test_draws_are_chosen_with_the_weights_as_probabilities():
     torch.testing.assert_close(shares, weights.double(), atol=0.015, rtol=0)
 
 
+def test_an_instance_without_a_possible_draw_fails_and_can_still_be_resampled():
+    log_weights = torch.zeros(30, 2)
+    log_weights[:, 1] = -math.inf
+    found = escalated(torch.zeros(2, 3), {"only": lambda x: (torch.randn(30, 2, 1), log_weights)}, least_ess=3)
+    assert found.passed.tolist() == [True, False]
+    assert found.log_likelihood[1] == -math.inf
+    assert found.ess[1] == 1
+    assert found.resample(7).shape == (7, 2, 1)
+    assert found.mean.isfinite().all()
+
+
 def test_batches_and_inference_mode():
     model = LinearGaussian(torch.randn(6, 2), torch.randn(6), 0.5)
     vae, x = model.vae("vae", known=True).train(), model.sample(130)

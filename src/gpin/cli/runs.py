@@ -108,7 +108,7 @@ def evaluate(
         Also determine how often intervals of the posteriors contain the true latent codes, for instances simulated
         from the model and for the data.
     simulations
-        The number of simulated instances with --calibration, and the largest number of instances of the data; 500 by
+        The number of simulated instances with --calibration, and without --limit also of instances of the data; 500 by
         default.
     seed
         Seeds all noise and the random choice of instances.
@@ -166,6 +166,7 @@ def evaluate(
                 opened,
                 steps=steps if (proposal, estimator) == ("encoder", "importance") else None,
                 simulations=simulations,
+                limit=limit,
                 data=data,
                 part=part,
                 seed=seed,
@@ -223,7 +224,7 @@ def _show_sandwich(found: "Sandwich") -> None:
         [
             (
                 f"· {name}, {found.others[name].samples:,} samples",
-                f"{number(bias.at_least)} to {number(bias.at_most)} nats",
+                f"{number(bias.at_least)} to {number(bias.at_most)} nats, ± {number(bias.error)}",
             )
             for name, bias in found.biases.items()
         ]

@@ -423,8 +423,11 @@ class Sandwich:
         values = estimate.values if isinstance(estimate, LogLikelihood) else estimate
         if values.shape != self.lower.shape:
             raise InputError(f"the estimate must have one value for each of the {len(self.lower)} instances in x")
-        low, high = sorted((bound - values).double().mean().item() for bound in (self.lower, self.upper))
-        return Bias(low, high, len(self.lower))
+        differences = [(bound - values).double() for bound in (self.lower, self.upper)]
+        low, high = (difference.mean().item() for difference in differences)
+        count = len(values)
+        error = max(float(each.std()) for each in differences) / math.sqrt(count) if count > 1 else math.nan
+        return Bias(low, high, count, error)
 
     @property
     def biases(self) -> dict[str, Bias]:
@@ -444,7 +447,12 @@ class Sandwich:
             "width": self.width,
             "width_error": self.width_error,
             "too_low": {
-                name: {"samples": self.others[name].samples, "at_least": bias.at_least, "at_most": bias.at_most}
+                name: {
+                    "samples": self.others[name].samples,
+                    "at_least": bias.at_least,
+                    "at_most": bias.at_most,
+                    "error": bias.error,
+                }
                 for name, bias in self.biases.items()
             },
         }

@@ -51,27 +51,36 @@ def lower_bound(share: float) -> bool | None:
 class Bias:
     """How far a mean log-likelihood is too low, on instances that are simulated from the model.
 
+    The bounds hold in expectation: with few chains, `at_least` can exceed `at_most` by chance.
+
     Attributes:
         at_least: A lower bound of log p(x) minus the estimate, mean over instances, in nats.
         at_most: An upper bound of log p(x) minus the estimate, mean over instances, in nats.
         instances: The number of simulated instances.
+        error: The standard error of the bounds over instances, the larger of the two; NaN if it is not known.
     """
 
     at_least: float
     at_most: float
     instances: int
+    error: float = math.nan
 
     def __str__(self) -> str:
         """Both bounds in words.
 
         Example:
-            >>> print(Bias(3.14, 3.62, 100))
-            at least 3.14 and at most 3.62 nats too low
+            >>> print(Bias(3.14, 3.62, 100, error=0.2))
+            at least 3.14 and at most 3.62 nats (± 0.20) too low
             >>> print(Bias(-0.02, 0.31, 100))
             at most 0.31 nats too low
+            >>> print(Bias(0.31, 0.29, 100, error=0.05))
+            about 0.30 nats (± 0.05) too low
         """
+        nats = "nats" if math.isnan(self.error) else f"nats (± {self.error:.2f})"
+        if self.at_least > self.at_most:
+            return f"about {(self.at_least + self.at_most) / 2:.2f} {nats} too low"
         least = f"at least {self.at_least:.2f} and " if self.at_least > 0 else ""
-        return f"{least}at most {max(self.at_most, 0.0):.2f} nats too low"
+        return f"{least}at most {max(self.at_most, 0.0):.2f} {nats} too low"
 
 
 def caution(share: float, mc_error: float, bias: Bias | None = None, noun: str = "instances") -> str:

@@ -144,7 +144,9 @@ def _weighted(z: Tensor, log_weights: Tensor, index: int, stages: tuple[str, ...
     """The draws of one stage with their diagnostics."""
     log_weights = log_weights.nan_to_num(nan=-math.inf, neginf=-math.inf)
     total = torch.logsumexp(log_weights, 0)
-    ess, khat = effective_sample_size(log_weights), pareto_khat(log_weights)
+    ess, khat = effective_sample_size(log_weights).nan_to_num(nan=1.0), pareto_khat(log_weights)
     stage = torch.full_like(total, index, dtype=torch.long)
     passed = (khat <= LIMIT) & (ess >= least_ess)
-    return PosteriorDraws(z, log_weights - total, total - math.log(len(z)), ess, khat, passed, stage, stages)
+    # If p(x, z) is zero for every draw, no draw is better than another.
+    shares = torch.where(total == -math.inf, -math.log(len(z)), log_weights - total)
+    return PosteriorDraws(z, shares, total - math.log(len(z)), ess, khat, passed, stage, stages)

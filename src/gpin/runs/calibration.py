@@ -62,6 +62,7 @@ def coverage_run(
     *,
     steps: int | None = None,
     simulations: int = SIMULATIONS,
+    limit: int | None = None,
     data: str | os.PathLike[str] | None = None,
     part: Literal["train", "validation", "test"] = "test",
     seed: int = 0,
@@ -74,7 +75,8 @@ def coverage_run(
     Arguments:
         run: The run, or its folder.
         steps: The number of natural-gradient steps of the second posterior, see :func:`posteriors`.
-        simulations: The number of instances to simulate, at least 50, and the largest number of instances of the data.
+        simulations: The number of instances to simulate, at least 50.
+        limit: The largest number of instances of the data, chosen at random; as many as `simulations` by default.
         data: The new location of the run's data, if it has moved.
         part: The part of the data.
         seed: The seed of all noise and of the random choice of instances.
@@ -85,7 +87,7 @@ def coverage_run(
     simulations = whole_number(simulations, "simulations", least=LEAST)
     run = as_run(run)
     vae = run.load(tell).to(device_named(device))
-    x = random_rows(getattr(run.data(data), part), simulations, check_seed(seed))[:]
+    x = random_rows(getattr(run.data(data), part), simulations if limit is None else limit, check_seed(seed))[:]
     chosen = list(posteriors(vae, steps))
     compared = chosen[:-1] if len(x) >= LEAST else []
     done, total = 0, len(chosen) + len(compared)
