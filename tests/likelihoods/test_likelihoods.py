@@ -51,6 +51,29 @@ def test_gaussian_density_is_that_of_torch(variance, leading, double):
     assert torch.equal(likelihood.mean(output), output)
 
 
+@pytest.mark.parametrize("leading", LEADING[1:])
+@pytest.mark.parametrize("name", [*MODES, "heteroscedastic", "bernoulli"])
+def test_the_density_of_each_value_is_that_of_torch(name, leading, double):
+    if name in MODES:
+        likelihood = gaussian(name)
+        vary_pixels(likelihood)
+    else:
+        likelihood = LIKELIHOODS[name](SHAPE)
+    x, output = torch.rand(*leading[-1:], *SHAPE), torch.randn(*leading, *likelihood.output_shape)
+    if name == "bernoulli":
+        x = x.round()
+        truth = td.Bernoulli(logits=output)
+    elif name == "heteroscedastic":
+        mean, log_variance = output.unbind(-4)
+        truth = td.Normal(mean, (1e-4 + log_variance.exp()).sqrt())
+    else:
+        truth = td.Normal(output, likelihood.variance.sqrt().expand(SHAPE))
+    each = likelihood.log_prob_each(x, output)
+    assert each.shape == (*leading, *SHAPE)
+    torch.testing.assert_close(each, truth.log_prob(x.expand(each.shape)))
+    torch.testing.assert_close(each.flatten(-3).sum(-1), likelihood.log_prob(x, output))
+
+
 @pytest.mark.parametrize("variance", MODES)
 def test_gaussian_density_has_right_gradients_and_leaves_its_inputs_alone(variance, double):
     likelihood = gaussian(variance, (3,))

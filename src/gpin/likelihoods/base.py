@@ -62,6 +62,14 @@ class Likelihood(nn.Module, ABC, Generic[OptionsT]):
     def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
         """log p(x|z), `(..., batch)`."""
 
+    def log_prob_each(self, x: Tensor, output: Tensor) -> Tensor | None:
+        """log p(x_i|z) of each value, `(..., batch, *shape)`, which :meth:`log_prob` sums; None if it is not known.
+
+        A likelihood of independent values overrides this. Without it, an unusual instance cannot be traced to the
+        values that make it unusual.
+        """
+        return None
+
     @abstractmethod
     def mean(self, output: Tensor) -> Tensor:
         """E[x|z], `(..., batch, *shape)`."""

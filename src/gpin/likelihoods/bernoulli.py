@@ -42,7 +42,10 @@ class Bernoulli(Likelihood[BernoulliOptions]):
     support = (0.0, 1.0)
 
     def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
-        return self._sum(x * output - functional.softplus(output))
+        return self._sum(self.log_prob_each(x, output))
+
+    def log_prob_each(self, x: Tensor, output: Tensor) -> Tensor:
+        return x * output - functional.softplus(output)
 
     def mean(self, output: Tensor) -> Tensor:
         return output.sigmoid()

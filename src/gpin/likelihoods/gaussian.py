@@ -89,6 +89,10 @@ class Gaussian(Likelihood[GaussianOptions]):
         size = math.prod(self.shape)
         return -0.5 * (self._sum(squares) / variance + size * torch.log(2 * math.pi * variance))
 
+    def log_prob_each(self, x: Tensor, output: Tensor) -> Tensor:
+        variance = self.variance
+        return -0.5 * ((output - x).square() / variance + torch.log(2 * math.pi * variance))
+
     def mean(self, output: Tensor) -> Tensor:
         return output
 

@@ -45,8 +45,11 @@ class Heteroscedastic(Likelihood[HeteroscedasticOptions]):
         return self.options.min_variance + self._parts(output)[1].exp()
 
     def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
+        return self._sum(self.log_prob_each(x, output))
+
+    def log_prob_each(self, x: Tensor, output: Tensor) -> Tensor:
         variance = self.variance(output)
-        return -0.5 * self._sum((x - self.mean(output)).square() / variance + torch.log(2 * math.pi * variance))
+        return -0.5 * ((x - self.mean(output)).square() / variance + torch.log(2 * math.pi * variance))
 
     def mean(self, output: Tensor) -> Tensor:
         return self._parts(output)[0]
