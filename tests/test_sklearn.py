@@ -69,7 +69,7 @@ def test_a_row_scores_the_same_in_any_company(method):
 def test_rows_do_not_share_their_noise():
     """Two rows that differ by a hair have nearly the same log-likelihood, but errors of their own."""
     model = small(samples=2).fit(X)
-    near = np.repeat(X[:1], 200, axis=0) + 1e-9 * np.arange(200)[:, None]
+    near = np.repeat(X[:1], 200, axis=0) + 1e-6 * np.arange(200)[:, None]
     assert model.score_samples(near).std() > 1e-3
 
 
@@ -186,16 +186,36 @@ def test_frames_in_and_out():
     assert again.transform(frame).equals(codes)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_precision_is_that_of_the_data(dtype):
-    model = small().fit(X.astype(dtype))
-    assert next(model.vae_.parameters()).dtype == getattr(torch, np.dtype(dtype).name)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_precision_is_the_one_asked_for(dtype):
+    model = small(dtype=dtype).fit(X)
+    assert next(model.vae_.parameters()).dtype == getattr(torch, dtype)
     again = pickle.loads(pickle.dumps(model))
     assert next(again.vae_.parameters()).dtype == next(model.vae_.parameters()).dtype
     for given in (np.float32, np.float64):
-        codes = model.transform(X.astype(given))
+        rows = X[:3].astype(given)
+        codes = model.transform(rows)
         assert codes.dtype == given
         assert model.inverse_transform(codes).dtype == given
+        assert model.score_samples(rows).dtype == model.uncertainty(rows).dtype == np.float64
+
+
+def test_the_precision_is_single_by_default_and_close_to_double(fitted):
+    assert next(fitted.vae_.parameters()).dtype == torch.float32
+    double = copy.deepcopy(fitted)
+    double.vae_.double()
+    np.testing.assert_allclose(fitted.transform(X), double.transform(X), rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError, match="too large for float32: scale it, or use dtype='float64'"):
+        fitted.transform(1e300 * X)
+
+
+def test_a_pickle_of_before_there_was_a_dtype_has_the_one_of_its_weights():
+    for model in (small(dtype="float64").fit(X), small()):
+        state = model.__getstate__()
+        del state["dtype"]
+        older = GPVAE.__new__(GPVAE)
+        older.__setstate__(state)
+        assert older.get_params() == model.get_params()
 
 
 # What a pickle holds ----------------------------------------------------------------------------------
@@ -290,6 +310,7 @@ def test_so_many_rows_are_held_out(fraction, held):
         ({"batch_size": 0}, "batch_size"),
         ({"learning_rate": -1.0}, "learning_rate"),
         ({"patience": 0}, "patience"),
+        ({"dtype": "float16"}, "dtype must be 'float32' or 'float64', got 'float16'"),
         ({"samples": 0}, "samples must be a whole number of at least 1, got 0"),
         ({"validation_fraction": 1.0}, "validation_fraction must be less than 1, got 1.0"),
         ({"validation_fraction": 0}, "validation_fraction must be a positive number, got 0"),
