@@ -37,6 +37,17 @@ def test_the_papers_protocol_has_all_of_its_runs():
     assert one.scoring.instances is None
 
 
+def test_the_long_protocol_takes_all_images_and_scores_all_of_the_test_part():
+    entries = EXPERIMENTS["mnist"].entries(PROTOCOLS["long"])
+    assert {entry.latent_dim for entry in entries} == {10, 20, 50}
+    natural = {entry.job.identity for entry in entries if entry.row.startswith("natural") and entry.latent_dim == 10}
+    assert len(natural) == 1  # all numbers of steps are scored from one training
+    one = entries[0].job
+    assert (one.settings.data.limit, one.scoring.instances, one.scoring.closely) == (None, None, 500)
+    with pytest.raises(InputError, match="celeba has no protocol 'long': choose one of paper, desk"):
+        EXPERIMENTS["celeba"].entries(PROTOCOLS["long"])
+
+
 def test_five_tables_are_the_papers():
     assert sorted(PAPERS) == sorted(PAPER.log_likelihood)
 

@@ -33,8 +33,11 @@ Name = Annotated[
     ),
 ]
 ProtocolName = Annotated[
-    Literal["desk", "paper"],
-    Parameter(help="desk takes one to two hours per table on two cores; paper follows the paper."),
+    Literal["desk", "long", "paper"],
+    Parameter(
+        help="desk takes one to two hours per table on two cores; long trains on all images of mnist or omniglot for "
+        "40 epochs; paper follows the paper."
+    ),
 ]
 StoreFolder = Annotated[Path, Parameter(help="The folder of the results.")]
 STORE = Path("experiments")

@@ -186,3 +186,21 @@ def test_any_folder_can_be_a_store(tmp_path, monkeypatch):
         pretend(store, entry.job, columns(log_likelihood=np.full(40, 7.0)))
         (line,) = Results(store, [entry]).variants("digits", 2)
         assert line.scores["log_likelihood"].mean == 7.0
+
+
+def test_scores_of_a_part_are_means_over_that_part(tmp_path):
+    store, plan = Store(tmp_path), protocol(splits=1)
+    plan = plan.model_copy(update={"scoring": plan.scoring.model_copy(update={"closely": 20})})
+    entries = experiment("vae", "gp").entries(plan)
+    for number, entry in enumerate(entries):
+        scores = columns(number)
+        scores["refined_log_likelihood"][20:] = np.nan
+        scores["refined_ess"][20:] = np.nan
+        pretend(store, entry.job, scores)
+    _, gp = Results(store, entries).variants("digits", 2)
+    ours, theirs = (columns(number)["refined_log_likelihood"][:20] for number in (1, 0))
+    assert gp.scores["refined_log_likelihood"].mean == pytest.approx(ours.mean())
+    assert gp.scores["log_likelihood"].mean == pytest.approx(columns(1)["log_likelihood"].mean())
+    whole, part = gp.differences
+    assert (whole.instances.instances, part.instances.instances) == (40, 20)
+    assert part.instances.mean == pytest.approx((ours - theirs).mean())

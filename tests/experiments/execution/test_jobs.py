@@ -117,3 +117,20 @@ def test_where_the_decoder_takes_no_notice_of_the_code_all_samples_count():
     assert score_instances(vae, rows, scoring)["refined_ess"].mean() < 0.99 * 25
     torch.nn.init.zeros_(vae.decoder[0].weight)
     assert score_instances(vae, rows, scoring)["refined_ess"] == pytest.approx(25.0, abs=0.05)
+
+
+def test_only_some_instances_are_scored_closely(rows):
+    vae = gpin.build((1, 8, 8), "vae", 2, architecture={"width": 16}, seed=0).eval()
+    scoring = SCORING.model_copy(update={"closely": 4, "steps": (1,)})
+    found = score_instances(vae, rows, scoring)
+    alone = random_rows(rows, 4, scoring.seed)
+    assert sorted(found["instance"]) == sorted([*rows.rows, *rows.rows])
+    close = np.isin(found["instance"], alone.rows)
+    assert close.sum() == 8
+    for name in ("refined_log_likelihood", "refined_ess"):
+        assert np.isfinite(found[name][close]).all()
+        assert np.isnan(found[name][~close]).all()
+    assert np.isfinite(found["log_likelihood"]).all()
+    expected = score_instances(vae, alone, scoring.model_copy(update={"closely": None}))
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name][close], values)

@@ -26,6 +26,8 @@ def compose_page(store: Store, protocol: Protocol) -> Page:
     )
     environments: list[dict[str, object]] = []
     for experiment in EXPERIMENTS.values():
+        if protocol.name not in experiment.rows:
+            continue
         entries = _entries(experiment, protocol, store)
         rows = list(dict.fromkeys(entry.row for entry in entries)) or experiment.rows[protocol.name]
         results = Results(store, entries)
@@ -75,10 +77,11 @@ def _lead(protocol: Protocol) -> list[str]:
         if protocol.initialisations == 1
         else f", with {protocol.initialisations} initialisations each, of which the best on validation data counts"
     )
+    splits = "one random split" if protocol.splits == 1 else f"{protocol.splits} random splits"
     return [
         f"Models were trained for {protocol.epochs} epochs, unless stated otherwise in the row, on {images} of "
-        f"{protocol.splits} random splits{starts}. Each training keeps the epoch that is best on validation data. The "
-        "test part was used for scores only.",
+        f"{splits}{starts}. Each training keeps the epoch that is best on validation data. The test part was used for "
+        "scores only.",
     ]
 
 

@@ -254,14 +254,15 @@ class Results:
         if not splits:
             return None
         about = self._query(f"select avg(parameters) as size from runs {HERE}", place)
-        found = (self._difference(place, score) for score in ("log_likelihood", "refined_log_likelihood"))
+        partial = entries[0].job.scoring.closely is not None
+        found = (self._difference(place, score, partial) for score in ("log_likelihood", "refined_log_likelihood"))
         most = ALL_COUNT * entries[0].job.scoring.samples
         return VariantResult(
             row,
             done=sum(self._records[entry.job.identity] is not None for entry in entries),
             wanted=len(entries),
             scores={
-                name: Summary.of([score.value(columns[name]) for columns in splits.values()])
+                name: Summary.of([score.value(_known(columns[name], partial)) for columns in splits.values()])
                 for name, score in SCORES.items()
                 if all(name in columns for columns in splits.values())
             },
@@ -276,7 +277,7 @@ class Results:
             collapsed=tuple(
                 split
                 for split, columns in splits.items()
-                if max(SCORES[name].value(columns[name]) for name in ("ess", REFINED + "ess")) > most
+                if max(SCORES[name].value(_known(columns[name], partial)) for name in ("ess", REFINED + "ess")) > most
             ),
         )
 
@@ -293,8 +294,11 @@ class Results:
             splits[int(split)] = with_derived({name: torch.from_numpy(np.asarray(v)) for name, v in known.items()})
         return splits
 
-    def _difference(self, place: Mapping[str, Any], score: str) -> Difference | None:
-        """The difference from the baseline; None for the baseline itself, and if no split has both."""
+    def _difference(self, place: Mapping[str, Any], score: str, partial: bool) -> Difference | None:
+        """The difference from the baseline; None for the baseline itself, and if no split has both.
+
+        `partial` says that instances without the score are left out.
+        """
         if place["method"] == BASELINE:
             return None
         pairs = (
@@ -302,6 +306,8 @@ class Results:
             "join scores as theirs using (data, dim, split, instance) where ours.method = $method and "
             "theirs.method = $baseline and data = $data and dim = $dim"
         )
+        if partial:
+            pairs += f" and not isnan(ours.{score}) and not isnan(theirs.{score})"
         each, whole = (
             self._query(
                 f"select avg(ours) as ours, avg(theirs) as theirs from ({pairs}) group by {what} order by {what}",
@@ -339,6 +345,11 @@ class Results:
             name: np.ma.filled(column.astype(float), np.nan) if np.ma.isMaskedArray(column) else np.asarray(column)
             for name, column in found.items()
         }
+
+
+def _known(values: Tensor, partial: bool) -> Tensor:
+    """The values of the instances that have one, if only a part was scored closely; otherwise all, with NaN."""
+    return values[~values.isnan()] if partial else values
 
 
 def _correlation(splits: Mapping[int, Mapping[str, Tensor]], x: str, y: str, sign: int = 1) -> Correlation | None:

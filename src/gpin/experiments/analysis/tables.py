@@ -110,6 +110,7 @@ def _scores(
         *_bounds(columns, variants),
         *_collapsed(variants),
         *_cautions(results, data),
+        *_about_closely(protocol),
         *_about_paper(protocol, bool(paper)),
         *([] if experiment.decoder == "dense" else _about_supplement(variants, data, dim)),
     ]
@@ -165,8 +166,16 @@ def _sizes(results: Results, data: str) -> list[str]:
 def _about_paper(protocol: Protocol, known: bool) -> list[str]:
     if not known:
         return []
-    other = "" if protocol.name == "paper" else ", after 2000 epochs on all images, which are not comparable with ours"
+    other = {
+        "paper": "",
+        "long": f", after 2000 epochs on all images; ours are after {protocol.epochs}, or as many as the row says",
+    }.get(protocol.name, ", after 2000 epochs on all images, which are not comparable with ours")
     return [f"Paper: the numbers in the paper{other}."]
+
+
+def _about_closely(protocol: Protocol) -> list[str]:
+    count = protocol.scoring.closely
+    return [] if count is None else [f"Refined scores are those of {count:,} of these instances, chosen at random."]
 
 
 def _about_supplement(variants: Sequence[VariantResult], data: str, dim: int) -> list[str]:

@@ -1,9 +1,11 @@
 """Jobs: the plain description of one training and its scores."""
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -16,7 +18,7 @@ from gpin.evaluation.grid import grid_scores
 from gpin.evaluation.importance import LogLikelihood
 from gpin.evaluation.scores import Measurement, join_columns, known_gaps
 from gpin.runs import RunSettings
-from gpin.runs.rows import batches
+from gpin.runs.rows import BATCH, batches, random_rows
 from gpin.vae import VAE
 
 __all__ = ["OWN", "Job", "Scoring", "annealed_estimate", "score_instances"]
@@ -45,6 +47,8 @@ class Scoring(Config):
         steps: Numbers of natural-gradient steps after which the posterior is scored too, besides the method's own.
         temperatures: The number of temperatures of an annealed log-likelihood, with which the inference gap is split;
             0 does without.
+        closely: The number of these instances that are scored by refined proposals, annealed chains and the grid too,
+            which takes long, chosen at random; None scores all closely.
     """
 
     samples: int = Field(default=100, ge=25)
@@ -53,6 +57,7 @@ class Scoring(Config):
     grid: bool = False
     steps: tuple[Annotated[int, Field(ge=0, le=1000)], ...] = ()
     temperatures: int = Field(default=0, ge=0)
+    closely: int | None = Field(default=None, ge=1)
 
 
 class Job(Config):
@@ -84,7 +89,6 @@ def annealed_estimate(vae: VAE, x: Tensor, scoring: Scoring) -> LogLikelihood | 
     return vae.log_likelihood(x, estimator="annealed", temperatures=scoring.temperatures)
 
 
-@torch.no_grad()
 def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]:
     """The scores of every instance as the columns of a table, each `(n,)`.
 
@@ -94,16 +98,37 @@ def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]
     asks for them.
 
     If `scoring` has numbers of steps, the table has n rows for the method's own posterior, in which the column `steps`
-    is -1, followed by n rows for the posterior after each number of steps.
+    is -1, followed by n rows for the posterior after each number of steps. If not all instances are scored closely,
+    the others follow in the same way, and the scores that they lack are NaN.
+    """
+    close = random_rows(rows, scoring.closely, scoring.seed)
+    tables = _score_rows(vae, close, scoring, closely=True, first_batch=0)
+    rest = rows.chosen(np.flatnonzero(~np.isin(rows.rows, close.rows)))
+    if len(rest):
+        first = math.ceil(len(close) / BATCH)
+        tables += _score_rows(vae, rest, scoring, closely=False, first_batch=first)
+    return {name: values.numpy() for name, values in join_columns(tables).items()}
+
+
+@torch.no_grad()
+def _score_rows(vae: VAE, rows: Rows, scoring: Scoring, closely: bool, first_batch: int) -> list[dict[str, Tensor]]:
+    """The columns of :func:`score_instances` for some instances, one table for each posterior.
+
+    Arguments:
+        vae: The model.
+        rows: The instances.
+        scoring: How they are scored.
+        closely: Whether they are scored by refined proposals, annealed chains and the grid too.
+        first_batch: The number of the first batch, which determines its noise.
     """
     posteriors = [None, *scoring.steps]
     parts: dict[int | None, list[dict[str, Tensor]]] = {steps: [] for steps in posteriors}
-    for number, batch in enumerate(batches(rows)):
+    for number, batch in enumerate(batches(rows), first_batch):
         x, seed = vae.check(batch), scoring.seed + 2 * number
         with seeded(seed + 1):
-            refined = vae.log_likelihood(x, scoring.samples, "refined")
+            refined = vae.log_likelihood(x, scoring.samples, "refined") if closely else None
         with seeded(seed + 1):
-            annealed = annealed_estimate(vae, x, scoring)
+            annealed = annealed_estimate(vae, x, scoring) if closely else None
         for steps in posteriors:
             with seeded(seed):
                 encoder = vae.log_likelihood(x, scoring.samples, "encoder", steps=steps)
@@ -116,7 +141,7 @@ def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]
                     annealed=annealed,
                     uncertainty=vae.uncertainty(x) if vae.inference.has_uncertainty else None,
                     gaps=known_gaps(vae, x, steps),
-                    grid=grid_scores(vae, x) if scoring.grid and steps is None else None,
+                    grid=grid_scores(vae, x) if scoring.grid and closely and steps is None else None,
                 )
                 parts[steps].append(measurement.columns())
     tables = []
@@ -124,4 +149,4 @@ def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]
         columns = join_columns(parts[steps])
         own = {} if not scoring.steps else {"steps": torch.full((len(rows),), OWN if steps is None else steps)}
         tables.append({"instance": torch.as_tensor(rows.rows), **own, **columns})
-    return {name: values.numpy() for name, values in join_columns(tables).items()}
+    return tables

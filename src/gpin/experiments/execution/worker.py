@@ -61,6 +61,7 @@ def run_job(store: Store, job: Job) -> None:
         "best_epoch": history.best,
         "validation_elbo": history.validation[history.best - 1],
         "training_seconds": history.seconds,
+        "history": history.record()["epochs"],
         "scoring_seconds": time.perf_counter() - began,
         "environment": environment(),
     }
