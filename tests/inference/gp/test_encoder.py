@@ -215,6 +215,21 @@ def test_uncertainty_is_the_trace_of_the_posterior_variance():
     torch.testing.assert_close(told.total, told.mean_part + told.std_part)
 
 
+def test_the_factor_of_the_weight_kl_changes_the_loss_and_not_the_bound():
+    x = torch.rand(20, *SHAPE)
+    found = []
+    for factor in (1.0, 0.25):
+        vae = gpin.build(SHAPE, "gp", D, seed=0, weight_kl_factor=factor)
+        vae.prepare(x)
+        torch.manual_seed(0)
+        found.append((vae.inference.objective(x, vae), vae.inference.weight_kl() / 20))
+    ((loss, bound), weight_kl), ((other_loss, other_bound), _) = found
+    torch.testing.assert_close(loss, -bound)
+    torch.testing.assert_close(other_bound, bound)
+    torch.testing.assert_close(loss - other_loss, 0.75 * weight_kl)
+    assert weight_kl > 0
+
+
 def test_the_weight_kl_is_shared_by_the_training_points_not_by_the_batch():
     vae, x = random_gp(), torch.rand(50, *SHAPE).double()
     vae.prepare(x)
