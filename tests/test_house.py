@@ -19,6 +19,7 @@ SOURCE = ROOT / "src" / "gpin"
 
 FLOORS = [
     "_core",
+    "conditions",
     "distributions",
     "networks",
     "likelihoods",

@@ -18,6 +18,7 @@ from gpin._core.errors import InputError
 from gpin._core.files import as_path, read_record
 from gpin._core.inputs import check_seed, whole_number
 from gpin._core.seeding import seeded
+from gpin.conditions import Condition, as_condition
 from gpin.evaluation.gap_prediction import Calibrations, Temperatures, unpack_calibrations
 from gpin.inference import METHODS, method_named
 from gpin.likelihoods import (
@@ -29,10 +30,12 @@ from gpin.likelihoods import (
 )
 from gpin.networks import (
     ArchitectureConfig,
+    ConditionalTrunk,
     DenseOptions,
     OwnDecoder,
     OwnNetworks,
     OwnTrunk,
+    Trunk,
     as_architecture,
     check_shape,
     make_architecture,
@@ -49,7 +52,8 @@ Network = nn.Module | Callable[[], nn.Module]
 class VAEConfig(Config):
     """Everything that is needed to build a model, ready for JSON.
 
-    `encoder` and `decoder` are the class names of user-defined networks; None stands for gpin's own.
+    `encoder` and `decoder` are the class names of user-defined networks; None stands for gpin's own. `condition` is
+    what the model is conditional on, if anything.
     """
 
     shape: tuple[int, ...]
@@ -60,6 +64,7 @@ class VAEConfig(Config):
     architecture: ArchitectureConfig = DenseOptions()
     encoder: str | None = None
     decoder: str | None = None
+    condition: Condition | None = None
 
     @field_validator("options")
     @classmethod
@@ -92,10 +97,10 @@ class VAEConfig(Config):
 
         It is the record of earlier versions where the model is one that they could build.
         """
-        own, former = ("encoder", "decoder"), _former_options(self.method).items()
+        added, former = ("encoder", "decoder", "condition"), _former_options(self.method).items()
         options = {name: value for name, value in self.options.items() if (name, value) not in former}
         return {
-            **{name: value for name, value in handler(self).items() if name not in own or value is not None},
+            **{name: value for name, value in handler(self).items() if name not in added or value is not None},
             "options": options or self.options,  # a record without options stands for the defaults
             "likelihood": self.likelihood.record(),
             "architecture": self.architecture.record(),
@@ -116,6 +121,7 @@ def build(
     architecture: str | Mapping[str, Any] | ArchitectureConfig | None = None,
     encoder: Network | None = None,
     decoder: Network | None = None,
+    given: Any = None,
     start: VAE | None = None,
     seed: int | None = None,
     device: str | torch.device | None = None,
@@ -140,6 +146,10 @@ def build(
         decoder: A network of your own in place of the architecture's decoder, as a module or a function:
             z `(batch, latent_dim)` → output `(batch, *shape)`, which is the mean for a Gaussian likelihood and logits
             for a Bernoulli. A likelihood with several outputs per value needs `(batch, outputs, *shape)`.
+        given: For a conditional model, p(x|z, c) and q(z|x, c): the conditions of the training data, from which the
+            levels of labels (text or whole numbers) and the scale of numbers are taken. It is an array `(n,)` or, for
+            several columns, a mapping from their names to arrays or a data frame. The decoder then takes
+            `(batch, latent_dim + C)`, z with the C numbers of the condition beside it, see `gpin.conditions`.
         start: A trained VAE for a warm start, see :meth:`VAE.start_from`; not all methods support it.
         seed: The seed of the initial weights; torch's global random state is left unchanged.
         device: The device of the model, such as "cuda"; by default torch's default device.
@@ -151,6 +161,9 @@ def build(
         >>> vae = build((1, 28, 28), method="gp", latent_dim=10)
         >>> vae.encode(torch.zeros(3, 1, 28, 28)).mean.shape
         torch.Size([3, 10])
+        >>> vae = build((4,), given=["setosa", "versicolor", "virginica"])
+        >>> vae.encode(torch.zeros(3, 4), y="setosa").mean.shape, vae.sample(5, y="virginica").shape
+        (torch.Size([3, 10]), torch.Size([5, 4]))
     """
     shape, latent_dim = check_shape(shape), whole_number(latent_dim, "latent_dim")
     if encoder is not None and decoder is not None and architecture is not None:
@@ -164,6 +177,7 @@ def build(
         options=parsed.model_dump(mode="json"),
         likelihood=as_likelihood_config(likelihood),
         architecture=as_architecture(architecture, shape),
+        condition=None if given is None else as_condition(given),
     )
     with nullcontext() if seed is None else seeded(check_seed(seed)):
         vae = from_config(config, encoder=encoder, decoder=decoder)
@@ -194,12 +208,17 @@ def from_config(
     options = method.Options.parse(config.options, f"method {config.method!r}")
     architecture = make_architecture(config.shape, config.architecture)
     likelihood = make_likelihood(config.shape, config.likelihood)
-    make_trunk = architecture.trunk if encoders is None else lambda: OwnTrunk(encoders(), config.shape)
+    width = 0 if config.condition is None else config.condition.width
+
+    def make_trunk() -> Trunk:
+        trunk = architecture.trunk() if encoders is None else OwnTrunk(encoders(), config.shape)
+        return trunk if config.condition is None else ConditionalTrunk(trunk, config.shape, width)
+
     inference = method(make_trunk, config.latent_dim, options)
     if decoders is None:
-        network = architecture.decoder(config.latent_dim, likelihood.outputs)
+        network = architecture.decoder(config.latent_dim + width, likelihood.outputs)
     else:
-        network = OwnDecoder(decoders(), config.latent_dim, likelihood.output_shape)
+        network = OwnDecoder(decoders(), config.latent_dim + width, likelihood.output_shape)
     names = {"encoder": encoders and encoders.name, "decoder": decoders and decoders.name}
     for part, name in names.items():
         if getattr(config, part) not in (None, name):

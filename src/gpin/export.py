@@ -73,6 +73,11 @@ def export(
             f"steps={steps} cannot be exported: natural-gradient steps follow the gradient of the decoder, which ONNX "
             "does not have; export the encoder alone with steps=0, or take the steps in Python"
         )
+    if vae.condition is not None:
+        raise InputError(
+            f"this model is conditional on {vae.condition} and cannot be exported: its graph would need the condition "
+            "as a second input; use it in Python"
+        )
     method, refusal = vae.inference.name, vae.inference.export_refusal
     if steps == 0 and vae.inference.takes_steps:
         refusal = None

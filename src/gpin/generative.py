@@ -25,6 +25,12 @@ class Generative(Protocol):
         decoder: nn.Module
         likelihood: Likelihood[Any]
 
+    def values(self, x: Tensor) -> Tensor:
+        """The values `(batch, *shape)` of x, without the condition that each row of a conditional model carries."""
+
+    def given(self, x: Tensor, z: Tensor) -> Tensor:
+        """The input of the decoder: z `(..., batch, d)`, for a conditional model with the condition of x beside it."""
+
     def log_conditional(self, x: Tensor, z: Tensor) -> Tensor:
         """log p(x|z): x `(batch, *shape)`, z `(..., batch, d)` → `(..., batch)`."""
 
@@ -52,8 +58,9 @@ def frozen(model: Generative) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def decoder_alone(model: Generative) -> Callable[[Tensor], Any]:
-    """The decoder as a deterministic function of each instance alone, differentiable in z and its parameters.
+def decoder_alone(model: Generative, x: Tensor) -> Callable[[Tensor], Any]:
+    """The decoder as a deterministic function of z for each instance of x alone, differentiable in z and its
+    parameters.
 
     It runs in evaluation mode, because what refinement finds for one instance must depend neither on the other
     instances (batch normalisation) nor on noise (dropout). In training it keeps the running statistics of this moment:
@@ -61,7 +68,7 @@ def decoder_alone(model: Generative) -> Callable[[Tensor], Any]:
     """
     decoder = model.decoder
     if not decoder.training:
-        return decoder
+        return lambda z: decoder(model.given(x, z))
     statistics = {
         f"{name}.{key}".lstrip("."): buffer.clone()
         for name, module in decoder.named_modules()
@@ -70,6 +77,7 @@ def decoder_alone(model: Generative) -> Callable[[Tensor], Any]:
     }
 
     def decode(z: Tensor) -> Any:
+        z = model.given(x, z)
         with evaluating(decoder):
             return torch.func.functional_call(decoder, statistics, (z,)) if statistics else decoder(z)
 
@@ -83,12 +91,16 @@ def has_gradient(model: Generative, x: Tensor, z: Tensor) -> bool:
     """
     with torch.inference_mode(False), frozen(model), torch.enable_grad():
         leaf = z.detach().clone().requires_grad_()
-        return model.likelihood.log_prob(x.clone(), decoder_alone(model)(leaf)).requires_grad
+        return _log_conditional_alone(model, x.clone(), leaf).requires_grad
 
 
 def log_joint_alone(model: Generative, x: Tensor, z: Tensor) -> Float[Tensor, " batch"]:
     """log p(x, z) with the decoder of :func:`decoder_alone`: x `(batch, *shape)`, z `(batch, d)` → `(batch,)`."""
-    return model.likelihood.log_prob(x, decoder_alone(model)(z)) + model.log_prior(z)
+    return _log_conditional_alone(model, x, z) + model.log_prior(z)
+
+
+def _log_conditional_alone(model: Generative, x: Tensor, z: Tensor) -> Tensor:
+    return model.likelihood.log_prob(model.values(x), decoder_alone(model, x)(z))
 
 
 def log_joint_and_gradient(
@@ -114,7 +126,7 @@ def log_joint_and_gradient(
 
 
 def _value_and_gradient(model: Generative, x: Tensor, z: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
-    conditional = model.likelihood.log_prob(x, decoder_alone(model)(z))
+    conditional = _log_conditional_alone(model, x, z)
     if not conditional.requires_grad:
         raise InputError(
             "steps on log p(x, z) need its gradient in z, but log p(x|z) has none: "

@@ -20,6 +20,7 @@ from gpin._core.memory import keep_freed_memory
 from gpin._core.modes import differentiable, evaluating
 from gpin._core.seeding import seeded
 from gpin._core.tensors import pack_tensors
+from gpin.conditions import Condition, beside, joined, parted
 from gpin.distributions import PrecisionMixture, PrecisionNormal, tempered
 from gpin.evaluation.annealed import AnnealingOptions, Path, Sandwich, batch_size, standard_start, widened
 from gpin.evaluation.calibration import LEAST as LEAST_SIMULATED
@@ -103,13 +104,20 @@ class VAE(nn.Module):
 
     Most users call :func:`gpin.build`; the constructor accepts any modules of the right shapes.
 
+    A conditional model has p(x|z, c) and q(z|x, c) instead. Its methods take the conditions as `y`, or *joined* rows in
+    place of x, which carry their conditions with them, see `gpin.conditions`.
+
     Arguments:
-        inference: The inference model, which maps x to q(z|x).
+        inference: The inference model, which maps x to q(z|x); that of a conditional model gets joined rows.
         decoder: z `(..., d)` → output `(..., *shape)`, or `(..., outputs, *shape)` for a likelihood that takes several
-            outputs per value.
+            outputs per value. That of a conditional model gets z with the C numbers of the condition beside it.
         likelihood: p(x|output).
         config: The config from which the model was built, if any; it is saved with the weights.
+        condition: What the model is conditional on, if anything; by default as in the config.
     """
+
+    condition: Condition | None = None
+    """What the model is conditional on; None for most models."""
 
     prepared: Tensor
     _gpin_fingerprints: tuple[str, str] | None = None
@@ -124,10 +132,15 @@ class VAE(nn.Module):
         decoder: nn.Module,
         likelihood: Likelihood[Any],
         config: "VAEConfig | None" = None,
+        condition: Condition | None = None,
     ) -> None:
         super().__init__()
         keep_freed_memory()
         self.inference, self.decoder, self.likelihood, self.config = inference, decoder, likelihood, config
+        if condition is None and config is not None:
+            condition = config.condition
+        if condition is not None:  # an attribute of conditional models alone: attributes are part of an identity
+            self.condition = condition
         self.register_buffer("prepared", torch.zeros((), dtype=torch.bool))
 
     @property
@@ -146,9 +159,21 @@ class VAE(nn.Module):
         """log N(z; 0, I): `(..., d)` → `(...)`."""
         return -0.5 * (z.square().sum(-1) + z.shape[-1] * math.log(2 * math.pi))
 
+    def values(self, x: Tensor) -> Tensor:
+        """The values `(batch, *shape)` of x; they are x itself unless its rows carry conditions."""
+        return x if self.condition is None else parted(x, self.shape)[0]
+
+    def with_values(self, x: Tensor, values: Tensor) -> Tensor:
+        """The rows x with other values `(batch, *shape)`, and with the conditions that they carry, if any."""
+        return values if self.condition is None else joined(values, parted(x, self.shape)[1])
+
+    def given(self, x: Tensor, z: Tensor) -> Tensor:
+        """The input of the decoder: z `(..., batch, d)`, for a conditional model with the condition of x beside it."""
+        return z if self.condition is None else beside(z, parted(x, self.shape)[1])
+
     def log_conditional(self, x: Tensor, z: Tensor) -> Tensor:
         """log p(x|z): x `(batch, *shape)`, z `(..., batch, d)` → `(..., batch)`."""
-        return self.likelihood.log_prob(x, self.decoder(z))
+        return self.likelihood.log_prob(self.values(x), self.decoder(self.given(x, z)))
 
     def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
         """log p(x, z), `(..., batch)`."""
@@ -157,10 +182,10 @@ class VAE(nn.Module):
     def reconstruction(self, x: Tensor, z: Tensor, weights: Tensor | None = None) -> Tensor:
         """log p(x|z) for an objective. In training mode the likelihood's running statistics are updated first, in which
         `weights` `(..., batch)` weight each z."""
-        output = self.decoder(z)
+        output, values = self.decoder(self.given(x, z)), self.values(x)
         if self.training:
-            self.likelihood.observe(x, output, weights)
-        return self.likelihood.log_prob(x, output)
+            self.likelihood.observe(values, output, weights)
+        return self.likelihood.log_prob(values, output)
 
     # Inference and generation ---------------------------------------------------------------------
 
@@ -168,6 +193,7 @@ class VAE(nn.Module):
         self,
         x: ArrayLike,
         *,
+        y: Any = None,
         steps: int | None = None,
         tolerance: float | None = None,
         max_steps: int | None = None,
@@ -183,6 +209,7 @@ class VAE(nn.Module):
 
         Arguments:
             x: `(batch, *shape)`.
+            y: The conditions of x, see :meth:`check`; for a conditional model only.
             steps: The number of steps for all instances, from 0.
             tolerance: Continue only with instances whose estimated remaining gap (the Newton decrement ½gᵀΣg) exceeds
                 this many nats.
@@ -197,7 +224,7 @@ class VAE(nn.Module):
             >>> q.mean.shape, q.ascent.steps.shape, q.ascent.remaining_gap.shape
             (torch.Size([3, 2]), torch.Size([3]), torch.Size([3]))
         """
-        x = self.check(x)
+        x = self.check(x, y)
         steps, tolerance = check_steps(steps, tolerance, max_steps)
         if calibrated and tolerance is not None:
             raise InputError("calibrated applies to a number of steps, not to a tolerance: give steps, or neither")
@@ -224,17 +251,18 @@ class VAE(nn.Module):
         with torch.no_grad():
             return self.inference.with_steps(x, self, steps, tolerance)
 
-    def forward(self, x: ArrayLike) -> "Reconstruction":
+    def forward(self, x: ArrayLike, y: Any = None) -> "Reconstruction":
         """E[x|z] at the posterior mean of z, and q(z|x); both are differentiable."""
+        x = self.check(x, y)
         q = self.encode(x)
-        return Reconstruction(self.likelihood.mean(self.decoder(q.mean)), q)
+        return Reconstruction(self.likelihood.mean(self.decoder(self.given(x, q.mean))), q)
 
-    def elbo(self, x: ArrayLike, samples: int = 1) -> ELBO:
-        """The evidence lower bound with its terms, each `(batch,)`.
+    def elbo(self, x: ArrayLike, samples: int = 1, *, y: Any = None) -> ELBO:
+        """The evidence lower bound with its terms, each `(batch,)`; y are the conditions of x, see :meth:`check`.
 
         In training mode a likelihood with variance="analytic" updates its statistics with x.
         """
-        return self.inference.elbo(self.check(x), self, whole_number(samples, "samples"))
+        return self.inference.elbo(self.check(x, y), self, whole_number(samples, "samples"))
 
     def loss(self, x: Tensor, samples: int = 1) -> Tensor:
         """The scalar that training minimises; for most methods the mean of −ELBO over the batch."""
@@ -248,6 +276,7 @@ class VAE(nn.Module):
         proposal: str | Distribution = "encoder",
         chunk_size: int = 512,
         *,
+        y: Any = None,
         steps: int | None = None,
         tolerance: float | None = None,
         max_steps: int | None = None,
@@ -267,6 +296,7 @@ class VAE(nn.Module):
                 each instance, which makes the estimate much less dependent on the encoder. Any other distribution needs
                 batch shape `(batch,)` and event shape `(d,)`.
             chunk_size: How many pairs (x, z) are decoded at a time; changes memory, not results.
+            y: The conditions of x, see :meth:`check`; for a conditional model only, whose log p(x|y) is estimated.
             steps: For proposal="encoder": the number of natural-gradient steps, see :meth:`encode`. For
                 proposal="refined": the maximum number of Gauss–Newton steps, see :meth:`refine`.
             tolerance: The tolerance in nats, see :meth:`encode` or :meth:`refine`.
@@ -290,7 +320,7 @@ class VAE(nn.Module):
             >>> found.values.shape, found.annealing.acceptance.shape
             (torch.Size([3]), torch.Size([3]))
         """
-        x, chunk_size = self.check(x), whole_number(chunk_size, "chunk_size")
+        x, chunk_size = self.check(x, y), whole_number(chunk_size, "chunk_size")
         given = {"steps": steps, "tolerance": tolerance, "max_steps": max_steps}
         limits: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         chosen: dict[str, Any] = {"temperatures": temperatures, "chains": chains, "start": start, "leapfrog": leapfrog}
@@ -347,6 +377,7 @@ class VAE(nn.Module):
         self,
         count: int = 10,
         *,
+        y: Any = None,
         samples: int = 100,
         steps: Sequence[int] | None = None,
         temperatures: int | None = None,
@@ -365,6 +396,7 @@ class VAE(nn.Module):
 
         Arguments:
             count: The number of instances to simulate.
+            y: Their conditions, see :meth:`check`; for a conditional model only.
             samples: The number of samples of the importance-weighted estimates that are compared with the bounds.
             steps: These estimates have proposals from the posterior of `encode(x)`, from the encoder after so many
                 natural-gradient steps, for each entry, and refined ones. By default there is one such entry: 0 for a
@@ -391,7 +423,7 @@ class VAE(nn.Module):
             proposals[f"encoder, {taken} step{'' if taken == 1 else 's'}"] = {"steps": taken}
         proposals["refined"] = {"proposal": "refined"}
         with differentiable(), evaluating(self):
-            x, z = self.sample(count, noise=True, return_latents=True)
+            x, z = self.simulate(count, self._numbers(y, count))
             others = {
                 name: self.log_likelihood(x, samples, chunk_size=chunk_size, **how) for name, how in proposals.items()
             }
@@ -400,7 +432,7 @@ class VAE(nn.Module):
                 bounds.append((path.lower(), path.upper(z[done : done + len(path.x)])))
                 done += len(path.x)
             lower, upper = (LogLikelihood.join(part) for part in zip(*bounds, strict=True))
-            return Sandwich(x, lower, upper, others)
+            return Sandwich(self.values(x), lower, upper, others)
 
     def _check_proposal(self, q: Distribution, count: int) -> None:
         wanted, actual = ((count,), (self.latent_dim,)), (tuple(q.batch_shape), tuple(q.event_shape))
@@ -425,6 +457,7 @@ class VAE(nn.Module):
         steps: int = 20,
         tolerance: float = 0.1,
         *,
+        y: Any = None,
         gradients: int = QuasiNewtonConfig().gradients,
         calibrated: bool = False,
     ) -> PrecisionNormal:
@@ -441,11 +474,12 @@ class VAE(nn.Module):
             tolerance: In nats. The quasi-Newton steps of an instance end when they predict that its log p(x, z) rises
                 by no more than this, its Gauss–Newton steps when one has raised it by no more than this. 0.1 nats are
                 little compared with the spread of log p(x, z) over draws of the posterior.
+            y: The conditions of x, see :meth:`check`; for a conditional model only.
             gradients: The maximum number of quasi-Newton steps; 0 leaves the search to Gauss–Newton alone, of which
                 `steps` is then the total number.
             calibrated: Multiply the covariance by the temperature that :meth:`calibrate` has found from simulations.
         """
-        x = self.check(x)
+        x = self.check(x, y)
         options = QuasiNewtonConfig(
             steps=whole_number(steps, "steps"),
             tolerance=positive_number(tolerance, "tolerance"),
@@ -461,6 +495,7 @@ class VAE(nn.Module):
         x: ArrayLike,
         samples: int = 1000,
         *,
+        y: Any = None,
         stages: str | Sequence[str] = STAGES[:3],
         least_ess: float | None = None,
         chunk_size: int = 512,
@@ -475,6 +510,7 @@ class VAE(nn.Module):
         Arguments:
             x: `(batch, *shape)`, any number of instances.
             samples: The number of weighted draws per instance, at least 25.
+            y: The conditions of x, see :meth:`check`; for a conditional model only.
             stages: The proposals to try, in this order, which is the budget: "encoder", q(z|x); "steps", q(z|x) after
                 natural-gradient steps until 0.1 nats or less are left to gain, at most 20; "refined", the Gaussian of
                 :meth:`refine`; "modes", the mixture of :meth:`modes` from 32 starts in 6 rounds; "annealed", the ends
@@ -491,7 +527,7 @@ class VAE(nn.Module):
             >>> draws.z.shape, draws.mean.shape, draws.resample(50).shape
             (torch.Size([200, 3, 2]), torch.Size([3, 2]), torch.Size([50, 3, 2]))
         """
-        x, samples = self.check(x), whole_number(samples, "samples", least=25)
+        x, samples = self.check(x, y), whole_number(samples, "samples", least=25)
         chunk_size = whole_number(chunk_size, "chunk_size")
         stages = (stages,) if isinstance(stages, str) else tuple(stages)
         if not stages or len(set(stages)) < len(stages) or not set(stages) <= set(STAGES):
@@ -533,6 +569,7 @@ class VAE(nn.Module):
         data: int | ArrayLike | tuple[ArrayLike, ArrayLike] = 1000,
         posterior: str | Callable[[Tensor], Draws] = "encoder",
         *,
+        y: Any = None,
         steps: int | None = None,
         samples: int = 199,
         calibrated: bool = False,
@@ -550,6 +587,8 @@ class VAE(nn.Module):
             posterior: "encoder", q(z|x); "refined", the Gaussian of :meth:`refine`; "resampled", draws of
                 :meth:`posterior`; or a function x `(batch, *shape)` → a distribution over z, or draws of one,
                 `(samples, batch, d)`.
+            y: The conditions of the instances, see :meth:`check`; for a conditional model only, with which a function
+                is called with joined rows in place of x.
             steps: For "encoder": the number of natural-gradient steps, see :meth:`encode`.
             samples: The number of draws of the posterior among which the true z is ranked.
             calibrated: Use the temperature of the posterior, see :meth:`calibrate`.
@@ -580,13 +619,14 @@ class VAE(nn.Module):
         name = "given" if callable(posterior) else f"{posterior}{taken}{', calibrated' if calibrated else ''}"
         function = posterior if callable(posterior) else choices[posterior]
         with differentiable(), evaluating(self), seeded(check_seed(seed)):
-            return coverage_of(function, *self._pairs(data), samples, name)
+            return coverage_of(function, *self._pairs(data, y), samples, name)
 
-    def _pairs(self, data: int | ArrayLike | tuple[ArrayLike, ArrayLike]) -> tuple[Tensor, Tensor]:
+    def _pairs(self, data: int | ArrayLike | tuple[ArrayLike, ArrayLike], y: Any) -> tuple[Tensor, Tensor]:
         """x `(n, *shape)` and draws z `(n, d)` from their posteriors, see :meth:`coverage`."""
         if not isinstance(data, Tensor | np.ndarray | tuple):
-            return simulated_pairs(self, whole_number(data, "data", least=LEAST_SIMULATED))
-        x = self.check(data[0] if isinstance(data, tuple) else data)
+            count = whole_number(data, "data", least=LEAST_SIMULATED)
+            return simulated_pairs(self, count, self._numbers(y, count))
+        x = self.check(data[0] if isinstance(data, tuple) else data, y)
         x = x.clone() if x.is_inference() else x
         if len(x) < LEAST_SIMULATED:
             raise InputError(f"coverage needs at least {LEAST_SIMULATED} instances, got {len(x)}")
@@ -603,6 +643,7 @@ class VAE(nn.Module):
         starts: int = 16,
         rounds: int = 0,
         *,
+        y: Any = None,
         draws: int = 4000,
         steps: int = 20,
         tolerance: float = 0.1,
@@ -621,6 +662,7 @@ class VAE(nn.Module):
             starts: The number of searches for each instance, the one from the encoder's mean included.
             rounds: The number of rounds of adaptive importance sampling, such as 6; each decodes `draws` samples of the
                 mixture per instance and moves its weights, means and covariances by a step of the EM algorithm.
+            y: The conditions of x, see :meth:`check`; for a conditional model only.
             draws: The number of samples per instance and round; more are needed in more latent dimensions.
             steps: As in :meth:`refine`, like `tolerance` and `gradients`.
             tolerance: See `steps`.
@@ -633,7 +675,7 @@ class VAE(nn.Module):
             >>> q.log_weights.shape, vae.log_likelihood(x, 50, q).values.shape
             (torch.Size([3, 4]), torch.Size([3]))
         """
-        x = self.check(x)
+        x = self.check(x, y)
         options = ModesConfig(
             starts=whole_number(starts, "starts"),
             rounds=whole_number(rounds, "rounds", least=0),
@@ -645,7 +687,15 @@ class VAE(nn.Module):
         return Modes(options)(x, self.inference(x, self), self)
 
     @torch.no_grad()
-    def gap(self, x: ArrayLike, how: str = "estimated", *, steps: int | None = None, samples: int | None = None) -> Gap:
+    def gap(
+        self,
+        x: ArrayLike,
+        how: str = "estimated",
+        *,
+        y: Any = None,
+        steps: int | None = None,
+        samples: int | None = None,
+    ) -> Gap:
         """The amortization gap of each instance in nats: how far q(z|x) is from the best that refinement finds.
 
         Arguments:
@@ -653,6 +703,7 @@ class VAE(nn.Module):
             how: "predicted" needs only the encoder, but a calibrated model. "estimated" takes one gradient of the
                 decoder: it is the Newton decrement, which a calibrated model corrects for its bias. "refined" refines
                 each instance: it is the ELBO of the refined posterior minus that of q(z|x).
+            y: The conditions of x, see :meth:`check`; for a conditional model only.
             steps: The number of natural-gradient steps after which the gap is determined, see :meth:`encode`; by
                 default it is the gap of the posterior that `encode(x)` returns.
             samples: For how="refined": the number of samples for each ELBO, 100 by default.
@@ -669,7 +720,7 @@ class VAE(nn.Module):
             >>> found.values.shape, found.low.shape, found.high.shape
             (torch.Size([100]), torch.Size([100]), torch.Size([100]))
         """
-        x = self.check(x)
+        x = self.check(x, y)
         if samples is not None and how != "refined":
             raise InputError("samples applies to how='refined' only")
         samples = whole_number(100 if samples is None else samples, "samples")
@@ -706,6 +757,7 @@ class VAE(nn.Module):
         self,
         x: ArrayLike,
         *,
+        y: Any = None,
         steps: int | None = None,
         samples: int = 100,
         temperatures: int | None = None,
@@ -723,6 +775,7 @@ class VAE(nn.Module):
 
         Arguments:
             x: `(batch, *shape)`, any number of instances.
+            y: The conditions of x, see :meth:`check`; for a conditional model only.
             steps: The number of natural-gradient steps after which the gaps are determined, see :meth:`encode`; by
                 default they are those of the posterior that `encode(x)` returns.
             samples: The number of samples for each ELBO.
@@ -739,7 +792,7 @@ class VAE(nn.Module):
             >>> torch.allclose(found.inference, found.amortization + found.approximation)
             True
         """
-        x, samples = self.check(x), whole_number(samples, "samples")
+        x, samples = self.check(x, y), whole_number(samples, "samples")
         options = AnnealingOptions.of(temperatures, chains, start, leapfrog)
         chunk_size = whole_number(chunk_size, "chunk_size")
         taken, _ = check_steps(steps, None, None)
@@ -757,6 +810,7 @@ class VAE(nn.Module):
         self,
         x: ArrayLike,
         *,
+        y: Any = None,
         steps: int | None = None,
         refined: int = 500,
         samples: int = 20,
@@ -779,6 +833,7 @@ class VAE(nn.Module):
 
         Arguments:
             x: `(batch, *shape)`, at least 50 instances. At most 1,000 of them, evenly spaced, are used.
+            y: The conditions of x, see :meth:`check`; for a conditional model only.
             steps: The number of natural-gradient steps after which the gap is determined, see :meth:`gap`.
             refined: The largest number of instances to refine, at least 50.
             samples: The number of samples for each ELBO of a refined instance, and of its weighted draws.
@@ -786,7 +841,11 @@ class VAE(nn.Module):
                 refined posterior, for `vae.refine(x, calibrated=True)`; 0 for none.
             seed: The seed of all noise; torch's global random state is left unchanged.
         """
-        x, samples, refined = self.check(x), whole_number(samples, "samples"), whole_number(refined, "refined", LEAST)
+        x, samples, refined = (
+            self.check(x, y),
+            whole_number(samples, "samples"),
+            whole_number(refined, "refined", LEAST),
+        )
         steps = self._own_if_equal(check_steps(steps, None, None)[0])
         if simulations := whole_number(simulations, "simulations", least=0):
             whole_number(simulations, "simulations", least=LEAST_SIMULATED)
@@ -807,7 +866,9 @@ class VAE(nn.Module):
                     ranks.append(ranked(self._draw(batch, best, samples), q, RANKED))
             found: dict[int | str | None, Coverage] = {steps: Coverage.of(ranks)}
             if simulations:
-                pairs = simulated_pairs(self, simulations)
+                c = None if self.condition is None else parted(x, self.shape)[1]
+                rows = torch.arange(simulations, device=x.device) % len(x)
+                pairs = simulated_pairs(self, simulations, None if c is None else c[rows])
                 posteriors: dict[int | str | None, Callable[[Tensor], Draws]]
                 posteriors = {steps: partial(self.encode, steps=steps), "refined": self.refine}
                 found = {key: coverage_of(posterior, *pairs, RANKED) for key, posterior in posteriors.items()}
@@ -838,59 +899,87 @@ class VAE(nn.Module):
         return None in self._gpin_calibrations
 
     @torch.no_grad()
-    def uncertainty(self, x: ArrayLike) -> Uncertainty:
+    def uncertainty(self, x: ArrayLike, *, y: Any = None) -> Uncertainty:
         """The uncertainty of the encoder about its own answer; only for methods that have one (`gp`)."""
-        return self.inference.uncertainty(self.check(x))
+        return self.inference.uncertainty(self.check(x, y))
 
     @torch.no_grad()
-    def decode(self, z: ArrayLike) -> Tensor:
-        """E[x|z]: `(..., d)` → `(..., *shape)`."""
+    def decode(self, z: ArrayLike, *, y: Any = None) -> Tensor:
+        """E[x|z]: `(..., d)` → `(..., *shape)`; y are the conditions of a batch `(..., batch, d)`, or one for all."""
         z = self._like_own(as_tensor(z, "z"))
         if z.shape[-1:] != (self.latent_dim,):
             raise InputError(f"z must end in latent_dim={self.latent_dim}, got shape {tuple(z.shape)}")
+        c = self._numbers(y, z.shape[-2] if z.dim() > 1 else 1)
+        return self._mean_at(z if c is None else beside(z, c if z.dim() > 1 else c[0]))
+
+    def _mean_at(self, z: Tensor) -> Tensor:
+        """E[x|z], where z has the condition beside it for a conditional model."""
         if not z.isfinite().all():
             raise InputError("z must be finite, got NaN or infinite values")
         return self.likelihood.mean(self.decoder(z))
 
     @torch.no_grad()
-    def reconstruct(self, x: ArrayLike) -> Tensor:
-        """E[x|z] at the posterior mean of z, `(batch, *shape)`."""
-        return self.decode(self.encode(x).mean)
+    def reconstruct(self, x: ArrayLike, *, y: Any = None) -> Tensor:
+        """E[x|z] at the posterior mean of z, `(batch, *shape)`; y are the conditions of x, see :meth:`check`."""
+        x = self.check(x, y)
+        return self._mean_at(self.given(x, self.encode(x).mean))
 
     @overload
-    def sample(self, count: int, noise: bool = False, *, return_latents: Literal[False] = False) -> Tensor: ...
+    def sample(
+        self, count: int, noise: bool = False, *, y: Any = None, return_latents: Literal[False] = False
+    ) -> Tensor: ...
 
     @overload
-    def sample(self, count: int, noise: bool = False, *, return_latents: Literal[True]) -> tuple[Tensor, Tensor]: ...
+    def sample(
+        self, count: int, noise: bool = False, *, y: Any = None, return_latents: Literal[True]
+    ) -> tuple[Tensor, Tensor]: ...
 
     @torch.no_grad()
     def sample(
-        self, count: int, noise: bool = False, *, return_latents: bool = False
+        self, count: int, noise: bool = False, *, y: Any = None, return_latents: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         """`count` draws from the model, `(count, *shape)`.
 
         Arguments:
             count: The number of draws.
             noise: Draw x from p(x|z) instead of returning E[x|z].
+            y: For a conditional model only: one condition per draw, or one for all, see :meth:`check`.
             return_latents: Return the draws together with their z, `(count, d)`.
         """
         count = whole_number(count, "count")
+        x, z = self._generate(count, noise, self._numbers(y, count))
+        return (x, z) if return_latents else x
+
+    @torch.no_grad()
+    def simulate(self, count: int, c: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """`count` draws x from p(x|z), with their z `(count, d)`, for simulation studies.
+
+        Arguments:
+            count: The number of draws.
+            c: For a conditional model, the numbers of their conditions, `(count, C)`; the rows of x then carry them,
+                see `gpin.conditions`.
+        """
+        x, z = self._generate(count, True, c)
+        return x if c is None else joined(x, c), z
+
+    def _generate(self, count: int, noise: bool, c: Tensor | None) -> tuple[Tensor, Tensor]:
         like = next(self.parameters())
         z = torch.randn(count, self.latent_dim, dtype=like.dtype, device=like.device)
-        output = self.decoder(z)
-        x = self.likelihood.sample(output) if noise else self.likelihood.mean(output)
-        return (x, z) if return_latents else x
+        output = self.decoder(z if c is None else beside(z, c))
+        return self.likelihood.sample(output) if noise else self.likelihood.mean(output), z
 
     # Before training ------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def prepare(self, x: ArrayLike | Iterable[Tensor]) -> None:
+    def prepare(self, x: ArrayLike | Iterable[Tensor], y: Any = None) -> None:
         """Initialise the model from the training data, given as one array or in batches; `gpin.fit` calls this.
+
+        The batches of a conditional model are joined rows; an array may have its conditions as y.
 
         Sets the centres of the networks and the initial variance of the likelihood, unless that was done before, and
         passes a batch and the number of training points to the inference model.
         """
-        batches = [self.check(x)] if isinstance(x, Tensor | np.ndarray) else x
+        batches = [self.check(x, y)] if isinstance(x, Tensor | np.ndarray) else x
         first: Tensor | None = None
         total = squares = torch.zeros((), dtype=torch.float64)
         count = 0
@@ -898,8 +987,9 @@ class VAE(nn.Module):
             raise InputError(f"x must be a tensor, an array or batches of them, got {type(x).__name__}")
         for batch in map(self.check, batches):
             first = batch[:1024] if first is None else first
-            total = total + batch.double().sum(0)
-            squares = squares + batch.double().square().sum(0)
+            values = self.values(batch).double()
+            total = total + values.sum(0)
+            squares = squares + values.square().sum(0)
             count += len(batch)
         if first is None:
             raise InputError("the training data is empty")
@@ -925,6 +1015,8 @@ class VAE(nn.Module):
             raise InputError(f"a warm start needs a trained gpin.VAE, got {type(trained).__name__}")
         if self.likelihood.options != trained.likelihood.options:
             raise InputError("cannot start from a VAE with another likelihood: give both the same likelihood options")
+        if self.condition != trained.condition:
+            raise InputError("cannot start from a VAE with another condition: give both the same condition, or none")
         self.inference.start_from(trained.inference)
         try:
             self.decoder.load_state_dict(trained.decoder.state_dict())
@@ -959,9 +1051,51 @@ class VAE(nn.Module):
             {"params": params, "lr": rate, "weight_decay": decay} for (rate, decay), params in groups.items() if params
         ]
 
-    def check(self, x: ArrayLike) -> Tensor:
-        """Convert x to a tensor of the model's dtype and device; invalid data raises InputError."""
+    def check(self, x: ArrayLike, y: Any = None) -> Tensor:
+        """Convert x to a tensor of the model's dtype and device; invalid data raises InputError.
+
+        Arguments:
+            x: `(batch, *shape)`.
+            y: For a conditional model only: the conditions of x, one value per instance or one for all. For several
+                columns it is a mapping from their names to such values, a data frame, or an array `(batch, columns)`.
+
+        Returns:
+            x or, for a conditional model, joined rows `(batch, D + C)`, which are accepted in place of x and y.
+        """
         x = as_tensor(x, "x")
+        if self.condition is not None and y is None and x.shape[1:] == (self._joined_size,):
+            return self._checked_rows(x)
+        c = self._numbers(y, len(x))
+        x = self._checked_values(x)
+        return x if c is None else joined(x, c)
+
+    @property
+    def _joined_size(self) -> int:
+        """D + C, the number of entries of a row that carries its condition."""
+        return math.prod(self.shape) + (0 if self.condition is None else self.condition.width)
+
+    def _checked_rows(self, x: Tensor) -> Tensor:
+        """Joined rows, as :meth:`check` returns them."""
+        values, c = parted(x, self.shape)
+        if not torch.isfinite(c).all():
+            raise InputError("the conditions of joined rows must be finite, got NaN or infinite values")
+        self._checked_values(values)
+        return self._like_own(x)
+
+    def conditions(self, y: Any, count: int) -> Tensor:
+        """The numbers c of the conditions of `count` instances, `(count, C)`, see `gpin.conditions`."""
+        if self.condition is None:
+            raise InputError("this model has no condition: leave out y, or build a model with given=y")
+        if y is None:
+            raise InputError(f"this model is conditional on {self.condition}: give the conditions as y")
+        return self._like_own(self.condition.numbers(y, count))
+
+    def _numbers(self, y: Any, count: int) -> Tensor | None:
+        """The numbers of conditions y, or None for a model without a condition."""
+        return None if self.condition is None and y is None else self.conditions(y, count)
+
+    def _checked_values(self, x: Tensor) -> Tensor:
+        """Values `(batch, *shape)`, as :meth:`check` returns them."""
         wanted = "(batch, " + ", ".join(map(str, self.shape)) + ")"
         if x.dim() != len(self.shape) + 1 or tuple(x.shape[1:]) != self.shape:
             hint = ": one instance still needs a batch dimension, x[None]" if tuple(x.shape) == self.shape else ""

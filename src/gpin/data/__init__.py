@@ -1,6 +1,6 @@
 """Reading, splitting, scaling and batching of data: benchmark sets, arrays, tables and pictures."""
 
-from gpin.data.batches import Batches, hold_out
+from gpin.data.batches import Batches, Conditioned, hold_out
 from gpin.data.benchmarks import BENCHMARKS, Benchmark, Images, data_folder, load_benchmark
 from gpin.data.fetch import FILES, FileCheck, RemoteFile, check, fetch, where
 from gpin.data.inventory import check_benchmark, list_benchmarks
@@ -15,6 +15,7 @@ __all__ = [
     "FORMATS",
     "Batches",
     "Benchmark",
+    "Conditioned",
     "DataConfig",
     "DataSet",
     "FileCheck",

@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from gpin._core.errors import InputError
 from gpin._core.inputs import as_tensor
 from gpin._core.shards import Share
+from gpin.conditions import joined
 
-__all__ = ["Batches", "Part", "hold_out"]
+__all__ = ["Batches", "Conditioned", "Part", "hold_out"]
 
 
 @runtime_checkable
@@ -21,6 +22,29 @@ class Part(Protocol):
     """Data that consists of some rows of other data."""
 
     rows: np.ndarray
+
+
+class Conditioned(Dataset[Tensor]):
+    """Data whose rows carry their conditions: joined rows, see `gpin.conditions`.
+
+    Arguments:
+        data: A tensor, an array or a `Dataset`; of an item that is a pair, the first element counts.
+        c: The numbers of the conditions, `(n, C)`.
+    """
+
+    def __init__(self, data: Any, c: Tensor) -> None:
+        self.data, self.c = _known(data), c
+
+    def __len__(self) -> int:
+        return len(self.c)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, rows: list[int]) -> Tensor:
+        """The joined rows of these numbers, `(n, D + C)`."""
+        x = self.data[rows] if isinstance(self.data, Tensor) else _read(self.data, rows)
+        return joined(x, self.c[rows])
 
 
 class Batches:
@@ -53,8 +77,11 @@ class Batches:
     def original(self, rows: Tensor) -> Tensor:
         """Row numbers in the whole data, of which this may be a part."""
         data: Any = self.data
-        while isinstance(data, Subset):
-            rows, data = torch.as_tensor(data.indices)[rows], data.dataset
+        while isinstance(data, Subset | Conditioned):
+            if isinstance(data, Subset):
+                rows, data = torch.as_tensor(data.indices)[rows], data.dataset
+            else:
+                data = data.data
         return torch.from_numpy(data.rows)[rows] if isinstance(data, Part) else rows
 
     def shares(self, share: Share, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None, int]]:

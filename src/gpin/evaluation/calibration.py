@@ -180,10 +180,14 @@ def binomial_band(count: int, share: float, confidence: float) -> tuple[int, int
 
 
 @torch.no_grad()
-def simulated_pairs(vae: "VAE", count: int) -> tuple[Tensor, Tensor]:
-    """`count` instances x `(count, *shape)` drawn from the model, with their z `(count, d)`."""
+def simulated_pairs(vae: "VAE", count: int, c: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """`count` instances x `(count, *shape)` drawn from the model, with their z `(count, d)`.
+
+    Those of a conditional model have the conditions c `(count, C)` and carry them, see `gpin.conditions`.
+    """
     sizes = [min(BATCH, count - start) for start in range(0, count, BATCH)]
-    pairs = [vae.sample(size, noise=True, return_latents=True) for size in sizes]
+    conditions = [None] * len(sizes) if c is None else c.split(BATCH)
+    pairs = [vae.simulate(*pair) for pair in zip(sizes, conditions, strict=True)]
     return torch.cat([x for x, _ in pairs]), torch.cat([z for _, z in pairs])
 
 

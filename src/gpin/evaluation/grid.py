@@ -101,6 +101,9 @@ def _log_joint(vae: "VAE", x: Tensor, points: Tensor) -> Tensor:
     """log p(x, z) at every point for every instance, `(points, batch)`, in float64."""
     parts = []
     for z in points.to(x).split(max(1, PIECE // len(x))):
+        if vae.condition is not None:  # each instance has a decoder of its own
+            parts.append(vae.log_joint(x, z.unsqueeze(1).expand(-1, len(x), -1)).double().cpu())
+            continue
         output = vae.decoder(z).unsqueeze(1)
         output = output.expand(-1, len(x), *output.shape[2:])
         parts.append((vae.likelihood.log_prob(x, output) + vae.log_prior(z).unsqueeze(1)).double().cpu())

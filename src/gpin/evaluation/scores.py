@@ -365,7 +365,7 @@ def _bits(proposal: str) -> Callable[[Measurement], Tensor | None]:
         values = _of(proposal, "values")(measurement)
         if values is None or measurement.log_volume is None:
             return None
-        return -(values - measurement.log_volume) / (measurement.x[0].numel() * math.log(2))
+        return -(values - measurement.log_volume) / (math.prod(measurement.vae.shape) * math.log(2))
 
     return measure
 

@@ -7,6 +7,7 @@ from typing import Any
 from gpin._core.config import registered
 from gpin._core.errors import InputError
 from gpin.networks.base import Architecture, ArchitectureConfig, CentredDecoder, CentredTrunk, Trunk, check_shape
+from gpin.networks.conditional import ConditionalTrunk
 from gpin.networks.convolutional import PAPER, Convolutional, ConvolutionalOptions
 from gpin.networks.dense import Dense, DenseOptions
 from gpin.networks.own import OwnDecoder, OwnNetworks, OwnTrunk
@@ -19,6 +20,7 @@ __all__ = [
     "ArchitectureConfig",
     "CentredDecoder",
     "CentredTrunk",
+    "ConditionalTrunk",
     "Convolutional",
     "ConvolutionalOptions",
     "Dense",

@@ -45,11 +45,11 @@ TORCHS_REASONS = ("vmap", "transform", "forward AD", "forward-mode", "forward mo
 """Words of torch's errors about functions that cannot be differentiated in forward mode."""
 
 
-def jacobian(model: Generative, z: Tensor) -> tuple[Tensor, Tensor]:
-    """g(z) and ∂g/∂z of the decoder: z `(batch, d)` → `(batch, *shape)` and `(d, batch, *shape)`; see
-    :func:`gpin.generative.decoder_alone`."""
+def jacobian(model: Generative, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """g(z) and ∂g/∂z of the decoder for the instances x: z `(batch, d)` → `(batch, *shape)` and `(d, batch, *shape)`;
+    see :func:`gpin.generative.decoder_alone`."""
     size = z.shape[-1]
-    decode = decoder_alone(model)
+    decode = decoder_alone(model, x)
     directions = torch.eye(size, dtype=z.dtype, device=z.device).unsqueeze(1).expand(size, *z.shape)
 
     def along(direction: Tensor) -> Any:
@@ -75,8 +75,8 @@ def linearise(
     rows = max(1, CHUNK // (size * math.prod(model.likelihood.output_shape)))
     factors, gradients = [], []
     for x_part, z_part in zip(x.split(rows), z.split(rows), strict=True):
-        output, slopes = jacobian(model, z_part)
-        score, curvature = model.likelihood.score_and_precision(x_part, output)
+        output, slopes = jacobian(model, x_part, z_part)
+        score, curvature = model.likelihood.score_and_precision(model.values(x_part), output)
         slopes = slopes.flatten(2).transpose(0, 1)  # (batch, d, D)
         factors.append(_cholesky(_whitened(slopes, curvature, output)))
         gradients.append((slopes @ score.flatten(1).unsqueeze(-1)).squeeze(-1) - z_part)

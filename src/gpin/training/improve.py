@@ -51,6 +51,8 @@ def improve(
     x: Any,
     validation: Any = None,
     *,
+    y: Any = None,
+    y_val: Any = None,
     samples: float = 0.2,
     epochs: int = 10,
     batch_size: int = 128,
@@ -79,6 +81,8 @@ def improve(
         x: The training data, as in `gpin.fit`.
         validation: The validation data; by default a random tenth of x is held out. Give the data that was held out in
             training: to a model that has seen it, no overfitting can be noticed.
+        y: The conditions of x, for a conditional model, as in `gpin.fit`.
+        y_val: The conditions of the validation data.
         samples: The weight, from 0 to 1, of pairs drawn from the model in the loss; 0 trains on real images alone.
         epochs: Passes through the training data.
         batch_size: Instances per step.
@@ -124,7 +128,7 @@ def improve(
     tell = to_stderr if tell is None else tell
     processes = Processes(next(vae.parameters()).device)
     vae.to(processes.device)
-    batches, held = as_batches(vae, x, validation, config)
+    batches, held = as_batches(vae, x, validation, config, y, y_val)
     with seeded(config.seed), frozen(vae):
         trainer = _EncoderTrainer(vae, batches, held, config, processes, float(samples))
         try:
@@ -192,8 +196,17 @@ class _EncoderTrainer(Trainer):
         loss, bound = super()._objective(x, size)
         if not self.samples:
             return loss, bound
-        drawn, z = self.vae.sample(size, noise=True, return_latents=True)  # all of them in every process
         share = self.processes.share
+        drawn, z = self.vae.simulate(size, self._conditions(x, size))  # all of them in every process
         with self.processes.part(size):
             log_prob = self.vae.inference(share.of(drawn), self.vae).log_prob(share.of(z)).mean()
         return torch.lerp(loss, -log_prob, self.samples), bound
+
+    def _conditions(self, x: Tensor, size: int) -> Tensor | None:
+        """The conditions of a share of a batch of `size`, at the places of the share, for a conditional model."""
+        if self.vae.condition is None:
+            return None
+        start, end = self.processes.share.bounds(size)
+        c = x.new_zeros(size, self.vae.condition.width)
+        c[start:end] = x[:, -self.vae.condition.width :]
+        return c

@@ -21,7 +21,7 @@ from gpin._core.identity import fingerprint, same_structure
 from gpin._core.messages import Tell, silent, to_stderr
 from gpin._core.seeding import seeded
 from gpin.building import from_config
-from gpin.data import Batches, hold_out
+from gpin.data import Batches, Conditioned, hold_out
 from gpin.training.augmentation import Augmentation
 from gpin.training.calibration import calibrate_with
 from gpin.training.checkpoints import Checkpoint, Checkpoints
@@ -45,6 +45,8 @@ def fit(
     x_train: Any,
     x_val: Any = None,
     *,
+    y: Any = None,
+    y_val: Any = None,
     epochs: int = 50,
     batch_size: int = 128,
     learning_rate: float = 5e-4,
@@ -76,6 +78,8 @@ def fit(
         vae: The model to train, in place.
         x_train: The training data: a tensor, an array, a `Dataset` or a `DataLoader`.
         x_val: The validation data, in any of these forms; by default a random tenth of the training data is held out.
+        y: The conditions of the training data, for a conditional model, see :meth:`VAE.check`.
+        y_val: The conditions of the validation data.
         epochs: Passes through the training data.
         batch_size: Instances per step, over all processes.
         learning_rate: The learning rate of Adam at the start.
@@ -139,7 +143,7 @@ def fit(
     vae.move(device, dtype)
     processes = Processes(next(vae.parameters()).device)
     vae.to(processes.device)
-    training, validation = as_batches(vae, x_train, x_val, config)
+    training, validation = as_batches(vae, x_train, x_val, config, y, y_val)
     tell = to_stderr if tell is None else tell
     store = None if folder is None else _Store(as_path(folder), processes, checkpoint_seconds, tell)
 
@@ -181,8 +185,18 @@ def check_model(vae: VAE, config: TrainingConfig, on_epoch: OnEpoch | None) -> N
         raise InputError(f"on_epoch must be a function of the epoch's number and result, got {on_epoch!r}")
 
 
-def as_batches(vae: VAE, x_train: Any, x_val: Any, config: TrainingConfig) -> tuple[Batches, Batches]:
-    """The training data in random order, and the validation data, by default a random tenth of the training data."""
+def as_batches(
+    vae: VAE, x_train: Any, x_val: Any, config: TrainingConfig, y: Any = None, y_val: Any = None
+) -> tuple[Batches, Batches]:
+    """The training data in random order, and the validation data, by default a random tenth of the training data.
+
+    Those of a conditional model are joined rows, see `gpin.conditions`.
+    """
+    if y_val is not None and x_val is None:
+        raise InputError("y_val needs x_val: leave it out, since the held-out part takes its conditions from y")
+    if (y is None) != (y_val is None) and x_val is not None:
+        raise InputError("y and y_val belong together: give the conditions of the training and the validation data")
+    x_train, x_val = _with_conditions(vae, x_train, y), _with_conditions(vae, x_val, y_val)
     order = torch.Generator().manual_seed(config.seed)
     if x_val is None:
         x_train, x_val = hold_out(x_train, order)
@@ -191,6 +205,15 @@ def as_batches(vae: VAE, x_train: Any, x_val: Any, config: TrainingConfig) -> tu
     for x, _ in validation:  # report invalid data now and not after the first epoch
         vae.check(x)
     return training, validation
+
+
+def _with_conditions(vae: VAE, data: Any, y: Any) -> Any:
+    """The data with its conditions, if there are any."""
+    if y is None:
+        return data  # of a model without a condition, or with rows that are joined already
+    if isinstance(data, DataLoader):
+        raise InputError("y cannot be matched with a DataLoader, whose order is unknown: pass its Dataset")
+    return Conditioned(data, vae.conditions(y, len(data)).cpu())
 
 
 def run(

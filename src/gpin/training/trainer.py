@@ -134,7 +134,7 @@ class Trainer:
         warming: dict[str, Any] = {"kl_weight": weight} if weight < 1 else {}  # which own methods need not take
         with self.processes.part(size):
             if self.config.augmentation != "none":
-                x = augmented(x, self.config.augmentation)
+                x = self.vae.with_values(x, augmented(self.vae.values(x), self.config.augmentation))
             return self.vae.inference.objective(x, self.vae, **warming)
 
     def _set_rate(self, updates: int) -> float:
