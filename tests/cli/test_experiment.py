@@ -322,4 +322,6 @@ def test_an_experiment_without_a_figure_says_so(gpin, tmp_path):
     for name in ("mnist", "inference-time"):
         found = gpin("experiment", "figure", name, "-o", tmp_path / "f.png")
         assert (found.code, found.out) == (2, "")
-        assert f"{name} has no figure, only tables" in found.err
+        assert f"no trainings of {name} whose history is known, so there is no figure" in found.err
+    found = gpin("experiment", "figure", "mnist", "--row", "gp", "-o", tmp_path / "f.png")
+    assert "--row applies to uncertainty: choose the curves of mnist with --rows" in found.err

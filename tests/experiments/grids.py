@@ -48,7 +48,7 @@ def columns(seed=0, count=40, uncertain=False, **given):
     return {"instance": np.arange(count), **drawn, **given}
 
 
-def pretend(store, one, scores, validation=-1.0, parameters=1000, seconds=2.0, fingerprint="f"):
+def pretend(store, one, scores, validation=-1.0, parameters=1000, seconds=2.0, fingerprint="f", **more):
     """Put a result that was never computed into the store."""
     store.begin(one)
     record = {
@@ -58,6 +58,7 @@ def pretend(store, one, scores, validation=-1.0, parameters=1000, seconds=2.0, f
         "validation_elbo": validation,
         "training_seconds": seconds,
         "environment": {"machine": "none"},
+        **more,
     }
     store.finish(one, record, scores)
 

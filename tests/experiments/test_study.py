@@ -132,7 +132,7 @@ def test_outputs_that_cannot_be_written_are_refused(tmp_path):
         study.write_tables(tmp_path / "x.md", "latex")
     with pytest.raises(InputError, match="there is no format 'word'"):
         study.text("word")
-    with pytest.raises(InputError, match="digits has no figure"):
+    with pytest.raises(InputError, match="no trainings of digits whose history is known"):
         study.figure()
     with pytest.raises(InputError, match="inference-time trains nothing"):
         Study("inference-time", store=tmp_path).estimate_cost()

@@ -4,7 +4,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -264,22 +264,25 @@ def figure(
     /,
     *,
     out: Out,
-    protocol: ProtocolName = "desk",
-    store: StoreFolder = STORE,
-    row: str = "gp",
+    choice: Choice = ALL,
+    row: str | None = None,
 ) -> None:
-    """Write the figure of an experiment: for uncertainty, six instances with their true posteriors.
+    """Write the figure of an experiment: for uncertainty, six instances with their true posteriors; for the others, the
+    validation scores over epochs and over time.
 
     Parameters
     ----------
     out
         The figure to write, .png or .svg.
     row
-        The row whose encoder is shown.
+        The row whose encoder is shown, for uncertainty. [default: gp]
     """
-    from gpin.experiments import Study
+    from gpin._core.errors import InputError
 
-    print(f"wrote {Study(name, protocol, store, rows=[row]).write_figure(out)}")
+    study = (choice if row is None else replace(choice, rows=row)).study(name)
+    if row is not None and not study.experiment.grid:
+        raise InputError(f"--row applies to uncertainty: choose the curves of {name} with --rows")
+    print(f"wrote {study.write_figure(out)}")
 
 
 @experiment.command(sort_key=5, help_epilogue="Example: `gpin experiment report -o experiments.html`")

@@ -286,16 +286,29 @@ class Study:
         return _write(path, self.text(format or ending or "").encode())
 
     def figure(self, row: str | None = None) -> "Figure":
-        """The figure of the experiment: six instances with their true posteriors in two latent dimensions.
+        """The figure of the experiment: six instances with their true posteriors in two latent dimensions, or the
+        validation scores over epochs and over time.
 
         Arguments:
-            row: The variant whose encoder is shown; by default the first.
+            row: The variant whose encoder is shown with the true posteriors; by default the first.
         """
         from gpin.experiments.analysis.figures import uncertainty_figure
+        from gpin.experiments.analysis.progress import paper_scores, progress_figure, progress_of
 
-        if not self.experiment.grid:
-            raise InputError(f"{self.experiment.name} has no figure, only tables; uncertainty has one")
-        return uncertainty_figure(self.store, self.entries, self.rows[0] if row is None else row)
+        if self.experiment.grid:
+            return uncertainty_figure(self.store, self.entries, self.rows[0] if row is None else row)
+        found = {column: progress_of(self.results, *column) for column in self.results.columns()}
+        shown = [column for column, trainings in found.items() if trainings]
+        if not shown:
+            raise InputError(
+                f"{self.store.root} has no trainings of {self.experiment.name} whose history is known, so there is no "
+                "figure"
+            )
+        if len(shown) > 1:
+            several = ", ".join(f"{data} d={dim}" for data, dim in shown)
+            raise InputError(f"a figure shows one column of the tables, and there are {several}: give `latent_dim`")
+        targets = paper_scores(*shown[0]) if self.protocol.limit is None else {}
+        return progress_figure(found[shown[0]], targets)
 
     def write_figure(self, path: str | os.PathLike[str], row: str | None = None) -> Path:
         """Write the figure of the experiment to a file; returns its path.

@@ -124,6 +124,44 @@ def curves(
     return figure
 
 
+def progress_curves(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], references: Mapping[str, float]
+) -> Figure:
+    """Scores over epochs, counted from 1, and over hours, side by side.
+
+    Arguments:
+        lines: The scores and the hours at the end of each epoch, by method. The range of the vertical axis is that of
+            the last 90% of the epochs.
+        references: Scores that are drawn as horizontal lines, by their labels.
+    """
+    with _style():
+        figure = _figure(9.0, 3.6 + 0.21 * max(0, (len(lines) + 2) // 3))
+        left, right = figure.subplots(1, 2, sharey=True)
+        late = list(references.values())
+        for i, (method, (scores, hours)) in enumerate(lines.items()):
+            left.plot(range(1, len(scores) + 1), scores, color=series(i), label=method)
+            right.plot(hours, scores, color=series(i))
+            late += list(scores)[len(scores) // 10 :]
+        if max(late) > min(late):
+            margin = 0.05 * (max(late) - min(late))
+            left.set_ylim(min(late) - margin, max(late) + margin)
+        for axes in (left, right):
+            for value in references.values():
+                axes.axhline(value, color=LIGHT["muted"], linestyle=(0, (3, 2)), linewidth=1.2)
+        for label, value in references.items():
+            place = (1, value)
+            right.annotate(
+                label, place, (0, 3), xycoords=right.get_yaxis_transform(), textcoords="offset points", ha="right"
+            )
+        left.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+        left.set_xlabel("epoch")
+        left.set_ylabel("validation score in nats")
+        right.set_xlabel("hours of training")
+        figure.legend(loc="outside lower center", ncols=3, handlelength=2.2)
+        figure.draw_without_rendering()  # the layout uses the ticks of the previous drawing
+    return figure
+
+
 def scatter(x: Any, y: Any, xlabel: str, ylabel: str, *, index: int = 0, log_x: bool = False) -> Figure:
     """Two values per instance plotted against each other, with the medians of y in ten groups of equal size.
 

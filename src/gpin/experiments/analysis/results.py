@@ -1,6 +1,6 @@
 """The results of an experiment: the scores of its runs, read from the store and summarised over runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -157,6 +157,12 @@ class Results:
     def __init__(self, store: Store, entries: Sequence[Entry]) -> None:
         self.store, self.entries = store, list(entries)
         self._records = {entry.job.identity: store.result(entry.job) for entry in entries}
+
+    def records(self) -> Iterator[tuple[Entry, dict[str, Any]]]:
+        """The entries that have a result, each with its record."""
+        for entry in self.entries:
+            if (record := self._records[entry.job.identity]) is not None:
+                yield entry, record
 
     @property
     def done(self) -> int:

@@ -8,6 +8,7 @@ from gpin.data import BENCHMARKS
 from gpin.evaluation.reliability import COMMON
 from gpin.evaluation.scores import SCORES, Score
 from gpin.experiments.analysis.paper import PAPER
+from gpin.experiments.analysis.progress import paper_scores, progress_of, progress_table
 from gpin.experiments.analysis.results import Results, VariantResult
 from gpin.experiments.analysis.statistics import PairedDifference, Summary, mark
 from gpin.experiments.execution.timing import BATCH, REFERENCE, REPEATS
@@ -47,6 +48,9 @@ def likelihood_tables(experiment: Experiment, protocol: Protocol, results: Resul
             if any(variant.differences for variant in variants):
                 tables.append(_differences(title, variants))
             tables.append(_diagnostics(title, variants))
+            progress, targets = progress_of(results, data, dim), paper_scores(data, dim)
+            if progress and targets and protocol.limit is None:
+                tables.append(progress_table(title, progress, targets))
     return tables
 
 
