@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,17 @@ class Said(NamedTuple):
     @property
     def one_line(self):
         return self.err.startswith("gpin: ") and self.err.count("\n") == 1 and self.err.endswith("\n")
+
+    @property
+    def understood(self):
+        """The lines on stderr that say what was understood, by name."""
+        lines = [line.split("  ", 1) for line in self.err.splitlines() if re.match(r"[a-z]+  +\S", line)]
+        return {name: value.strip() for name, value in lines}
+
+    @property
+    def remarks(self):
+        """The other lines on stderr."""
+        return [line for line in self.err.splitlines() if not re.match(r"[a-z]+  +\S", line)]
 
 
 def gpin(*arguments):

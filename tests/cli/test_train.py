@@ -22,7 +22,8 @@ SMALL = ["--latent-dim", "2", "--set", "architecture.width=16"]
 def test_a_run_says_where_it_is_and_again_that_it_is_done(gpin, files, tmp_path):
     command = ["train", files / "table.csv", *SMALL, "--epochs", "1", "--out", tmp_path / "runs"]
     first = gpin(*command)
-    assert (first.code, first.err) == (0, "")
+    assert (first.code, first.remarks) == (0, [])
+    assert list(first.understood) == ["data", "columns", "scaling", "model", "likelihood", "training", "time"]
     folder = next((tmp_path / "runs").iterdir())
     where, result, meaning = first.out.splitlines()
     assert where == f"done: {folder}"
@@ -35,8 +36,12 @@ def test_a_run_says_where_it_is_and_again_that_it_is_done(gpin, files, tmp_path)
 
 def test_json(gpin, files, tmp_path):
     said = gpin("train", files / "pictures", "--grey", *SMALL, "--epochs", "1", "--out", tmp_path, "--json")
-    assert (said.code, said.err) == (0, "")
+    assert (said.code, said.remarks) == (0, [])
     record = json.loads(said.out)
+    assert record["understood"] == said.understood
+    assert record["understood"]["data"] == "pictures: 24 pictures for training, 3 for validation, 3 for testing"
+    assert record["understood"]["colours"] == "30 of 30 pictures are coloured and are read in grey"
+    assert record["understood"]["sizes"] == "all pictures have 12×10 pixels (height×width)"
     assert record["shape"] == [1, 12, 10]
     assert (record["began"], record["epochs"], record["best_epoch"]) == ("new", 1, 1)
     assert (record["scaling"], record["method"]) == ("pixels", "gp")
@@ -127,10 +132,10 @@ def test_a_header_of_numbers_is_told_of_for_it_is_read_as_data(gpin, files, tmp_
     command = ["train", tmp_path / "years.csv", *SMALL, "--epochs", "1", "--out", tmp_path / "runs"]
     said = gpin(*command)
     assert said.code == 0
-    assert said.one_line
-    assert "years.csv is all numbers, so it is read as data; the columns are called 1, 2, …" in said.err
+    (remark,) = said.remarks
+    assert "years.csv is all numbers, so it is read as data; the columns are called 1, 2, …" in remark
     assert gpin(*command).err == ""
-    assert gpin(*command, "--columns", "1,2,3").err == ""
+    assert gpin(*command, "--columns", "1,2,3").remarks == []
 
 
 def test_data_that_has_moved_is_found_in_its_new_place(gpin, files, tmp_path):
@@ -238,8 +243,8 @@ def test_other_processes_than_the_first_say_nothing(gpin, files, tmp_path, monke
 def test_a_training_error_is_exit_code_1(gpin, files, tmp_path):
     said = gpin("train", files / "table.csv", *SMALL, "--epochs", "1", "--set", "learning_rate=1e30", "--out", tmp_path)
     assert said.code == 1
-    assert said.one_line
-    assert "smaller learning_rate" in said.err
+    (remark,) = said.remarks
+    assert "smaller learning_rate" in remark
 
 
 def test_control_c_keeps_the_run_and_the_same_command_finishes_it(gpin, files, tmp_path, monkeypatch):
@@ -259,8 +264,8 @@ def test_control_c_keeps_the_run_and_the_same_command_finishes_it(gpin, files, t
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     folder = next(Path("runs").iterdir())
-    kept = f"gpin: interrupted: the run is saved in {folder}; run the same command to resume it\n"
-    assert (process.returncode, out, err) == (130, "", kept)
+    kept = f"gpin: interrupted: the run is saved in {folder}; run the same command to resume it"
+    assert (process.returncode, out, err.splitlines()[-1]) == (130, "", kept)
 
     half = gpin("evaluate", folder, "--limit", "5", "--samples", "2", "--json")
     assert half.code == 0
@@ -268,7 +273,8 @@ def test_control_c_keeps_the_run_and_the_same_command_finishes_it(gpin, files, t
 
     done = gpin(*command)
     assert done.code == 0
-    assert re.fullmatch(rf"resuming at epoch \d+ of 300: {folder}\n", done.err)
+    (remark,) = done.remarks
+    assert re.fullmatch(rf"resuming at epoch \d+ of 300: {folder}", remark)
     assert done.out.startswith(f"done: {folder}\n")
     history, finished = open_run(folder).history(print)
     assert finished

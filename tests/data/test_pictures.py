@@ -1,11 +1,11 @@
-"""Pictures that are too large, and grey ones for a model of coloured ones."""
+"""Pictures that are too large or damaged, and grey ones for a model of coloured ones."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import gpin
-from gpin.data import Scaling, applicable_options, as_model_data, open_source, pictures
+from gpin.data import Scaling, SourceConfig, applicable_options, as_model_data, open_source, pictures
 
 PIXELS = Scaling(kind="pixels", scale=(255.0,))
 
@@ -21,8 +21,41 @@ def folder_of(path, mode, count=3):
 def test_a_picture_that_is_too_large_is_one_sentence(tmp_path, monkeypatch, limit):
     folder = folder_of(tmp_path / "a", "L")
     monkeypatch.setattr(pictures.Image, "MAX_IMAGE_PIXELS", limit)
-    with pytest.raises(gpin.InputError, match=r"0\.png is too large \(.*24 pixels.*\): make it smaller$"):
+    with pytest.raises(
+        gpin.InputError, match=r"0\.png is too large \(.*24 pixels.*\): make it smaller; `skip_damaged`"
+    ):
         open_source(folder)
+
+
+def test_damaged_pictures_can_be_left_out(tmp_path):
+    folder = folder_of(tmp_path / "a", "L")
+    whole = open_source(folder)
+    Image.effect_noise((4, 6), 50).convert("RGB").save(folder / "cut.png")  # the only coloured one, with a whole header
+    (folder / "cut.png").write_bytes((folder / "cut.png").read_bytes()[:-40])
+    (folder / "empty.jpg").touch()
+    Image.new("L", (4, 6)).save(folder / "moving.gif", save_all=True, append_images=[Image.new("L", (4, 6), 9)])
+    for config in (SourceConfig(), SourceConfig(grey=True)):
+        with pytest.raises(gpin.InputError, match=r"a picture, or it is damaged: .*; `skip_damaged` leaves out"):
+            open_source(folder, config)
+    found = open_source(folder, SourceConfig(skip_damaged=True))
+    assert found.names == ("0.png", "1.png", "2.png")
+    assert found.fingerprint() == whole.fingerprint()
+    assert found.survey.coloured == ()
+    assert found.survey.sizes == (((6, 4), 3),)
+    cut, empty, moving = found.survey.skipped
+    assert [name for name, _ in (cut, empty, moving)] == ["cut.png", "empty.jpg", "moving.gif"]
+    assert "damaged" in cut[1]
+    assert moving[1] == "holds 2 pictures: each file must hold one picture"
+    for path in folder.glob("?.png"):
+        path.unlink()
+    with pytest.raises(gpin.InputError, match=r"none of the 3 pictures in .* can be read: the first is not a picture"):
+        open_source(folder, SourceConfig(skip_damaged=True))
+
+
+def test_leaving_nothing_out_is_no_part_of_a_record():
+    assert "skip_damaged" not in SourceConfig().model_dump(mode="json")
+    used = SourceConfig(skip_damaged=True)
+    assert SourceConfig.parse(used.model_dump(mode="json"), "") == used
 
 
 def test_grey_pictures_are_coloured_for_a_model_of_coloured_ones(tmp_path):

@@ -80,16 +80,64 @@ def test_a_mean_that_is_large_beside_the_deviation_loses_no_digits(monkeypatch):
 
 
 @pytest.mark.parametrize("piece", [1, 7, 60, 10**6])
-@pytest.mark.parametrize("shape", [(40, 5), (40, 1, 2, 3)])
+@pytest.mark.parametrize("shape", [(40, 5), (40, 1, 2, 3), (40, 3, 4, 2), (40, 1, 2, 9), (40, 1, 9, 2)])
 def test_statistics_are_those_of_the_training_rows_however_the_data_is_cut(monkeypatch, piece, shape):
     monkeypatch.setattr(scaling, "PIECE", piece)
     values = RNG.normal(3, 2, shape)
     rows = np.sort(RNG.permutation(40)[:25])
     values[np.setdiff1d(np.arange(40), rows)] += 1000
     chosen = choose_scaling(values, rows, test=values + 5)
-    axis = 0 if len(shape) == 2 else None
-    np.testing.assert_allclose(chosen.offset, np.atleast_1d(values[rows].mean(axis)))
-    np.testing.assert_allclose(chosen.scale, np.atleast_1d(values[rows].std(axis)))
+    axis = {
+        (40, 5): 0,
+        (40, 1, 2, 3): None,
+        (40, 3, 4, 2): (0, 2, 3),
+        (40, 1, 2, 9): (0, 1, 3),
+        (40, 1, 9, 2): (0, 1, 2),
+    }
+    np.testing.assert_allclose(chosen.offset, np.atleast_1d(values[rows].mean(axis[shape])))
+    np.testing.assert_allclose(chosen.scale, np.atleast_1d(values[rows].std(axis[shape])))
+
+
+@pytest.mark.parametrize("shape", [(500, 3, 2, 2), (500, 1, 2, 8), (500, 1, 8, 2)])
+def test_channels_have_scales_of_their_own(shape):
+    units = {
+        3: np.reshape([2.0, 500.0, 0.01], (3, 1, 1)),
+        2: np.reshape([2.0, 500.0], (2, 1)),
+        8: np.array([2.0, 500.0]),
+    }[shape[1] if shape[1] > 1 else shape[2]]
+    values = RNG.normal(3, 1, shape) * units
+    chosen = choose_scaling(values)
+    x = chosen.apply(values)
+    assert np.allclose(x.numpy().std(0), 1, atol=0.15)  # each place, whatever its channel
+    np.testing.assert_array_equal(chosen.apply(values[7]), x[7])  # one instance as a batch
+    np.testing.assert_allclose(chosen.undo(x), values, rtol=1e-5, atol=1e-5 * units.max())
+    np.testing.assert_array_equal(chosen.undo(x[None])[0], chosen.undo(x))  # samples lead
+    offset, scale = chosen.units(shape[1:])
+    assert offset.shape == scale.shape == shape[1:]
+    dims = math.prod(shape[1:])
+    assert chosen.log_volume(dims) == pytest.approx(np.log(scale).sum())
+    normal = torch.distributions.Normal(torch.from_numpy(offset.copy()), torch.from_numpy(scale.copy()))
+    direct = normal.log_prob(torch.from_numpy(values)).flatten(1).sum(1)
+    scaled = torch.distributions.Normal(0, 1).log_prob(x.double()).flatten(1).sum(1)
+    torch.testing.assert_close(scaled - chosen.log_volume(dims), direct, rtol=1e-4, atol=1e-4)
+    check_values(values, chosen)
+    again = Scaling.parse(json.loads(json.dumps(chosen.model_dump(mode="json"))), "")
+    assert again == chosen
+    with pytest.raises(gpin.InputError, match="channels, but the data has shape"):
+        chosen.apply(np.zeros((5, 1, 4, 4)))
+
+
+def test_a_scaling_without_channels_is_recorded_as_before():
+    one = choose_scaling(RNG.normal(size=(20, 1, 4, 4)))
+    assert one.axis is None
+    assert list(one.model_dump(mode="json")) == ["kind", "offset", "scale"]
+
+
+def test_a_constant_channel_is_named():
+    values = RNG.normal(size=(20, 3, 4, 4))
+    values[:, 1] = 7
+    with pytest.raises(gpin.InputError, match="channel 2 is always 7 in the training part and cannot be standardised"):
+        choose_scaling(values)
 
 
 def test_the_volume_turns_densities_into_the_units_of_the_data():

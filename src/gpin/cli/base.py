@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import App, Group, Parameter
 
@@ -45,9 +45,14 @@ Size = Annotated[
     str | None, Parameter(help="For a folder of pictures: the height and width to resize them to, such as 64 or 64x48.")
 ]
 Grey = Annotated[bool | None, Flag, Parameter(help="For a folder of pictures: read them in grey, with one channel.")]
+SkipDamaged = Annotated[
+    bool | None, Flag, Parameter(help="For a folder of pictures: leave out files that cannot be read, and list them.")
+]
 
 
-def source_options(columns: str | None, key: str | None, size: str | None, grey: bool | None) -> dict[str, Any]:
+def source_options(
+    columns: str | None, key: str | None, size: str | None, grey: bool | None, skip_damaged: bool | None = None
+) -> dict[str, Any]:
     """The options of a `SourceConfig` that were given.
 
     Example:
@@ -61,6 +66,7 @@ def source_options(columns: str | None, key: str | None, size: str | None, grey:
         "key": key,
         "size": None if size is None else height_and_width(size),
         "grey": grey or None,
+        "skip_damaged": skip_damaged or None,
     }
     return {name: value for name, value in options.items() if value is not None}
 
@@ -132,13 +138,13 @@ def quoted(path: Any) -> str:
     return shlex.quote(str(path))
 
 
-def show_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Print names and values on stdout, one pair per line, aligned."""
+def show_pairs(pairs: Sequence[tuple[str, str]], file: TextIO | None = None) -> None:
+    """Print names and values on stdout, or to another file, one pair per line, aligned."""
     from rich.cells import cell_len
 
     width = max(cell_len(name) for name, _ in pairs)
     for name, value in pairs:
-        print(name + " " * (width - cell_len(name) + 2) + value)
+        print(name + " " * (width - cell_len(name) + 2) + value, file=file)
 
 
 def show_sentences(text: str) -> None:

@@ -17,6 +17,7 @@ from gpin.cli.base import (
     Out,
     RunFolder,
     Size,
+    SkipDamaged,
     app,
     closer_estimate,
     console,
@@ -270,6 +271,7 @@ def encode(
     key: Key = None,
     size: Size = None,
     grey: Grey = None,
+    skip_damaged: SkipDamaged = None,
     device: Device = None,
     json: Annotated[bool, Flag] = False,
 ) -> None:
@@ -306,7 +308,7 @@ def encode(
     """
     from gpin.runs import encode_to_file
 
-    options = source_options(columns, key, size, grey)
+    options = source_options(columns, key, size, grey, skip_damaged)
     with progress("encoding") as on_batch:
         found = encode_to_file(
             run,
@@ -375,6 +377,7 @@ def reconstruct(
     key: Key = None,
     size: Size = None,
     grey: Grey = None,
+    skip_damaged: SkipDamaged = None,
     device: Device = None,
     json: Annotated[bool, Flag] = False,
 ) -> None:
@@ -397,7 +400,7 @@ def reconstruct(
     """
     from gpin.runs import reconstruct_to_file
 
-    options = source_options(columns, key, size, grey)
+    options = source_options(columns, key, size, grey, skip_damaged)
     with progress("reconstructing") as on_batch:
         found = reconstruct_to_file(
             run,

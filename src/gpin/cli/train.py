@@ -17,14 +17,17 @@ from gpin.cli.base import (
     Grey,
     Key,
     Size,
+    SkipDamaged,
     app,
     first_process,
     number,
     on_terminal,
     print_json,
     quoted,
+    show_pairs,
     source_options,
     tell,
+    with_flags,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +55,7 @@ def train(
     key: Key = None,
     size: Size = None,
     grey: Grey = None,
+    skip_damaged: SkipDamaged = None,
     scaling: Scaling | None = None,
     start: Path | None = None,
     device: Device = None,
@@ -107,11 +111,11 @@ def train(
     flags = {"method": method, "latent_dim": latent_dim, "epochs": epochs, "seed": seed, "scaling": scaling}
     given = {name: value for name, value in flags.items() if value is not None}
     settings = run_settings(
-        given | source_options(columns, key, size, grey),
+        given | source_options(columns, key, size, grey, skip_damaged),
         assignments=[*(set_ or []), *more],
         base=None if config is None else read_settings(config, started=start is not None),
     )
-    beginning = Beginning()
+    beginning = Beginning(always=True)
     with beginning.interruptible():
         run, _, history = train_run(
             data,
@@ -131,11 +135,17 @@ def train(
 
 
 class Beginning:
-    """Records the state of a run when training begins, and describes the run if stderr is a terminal."""
+    """Records the state of a run when training begins, and says on stderr what was understood.
 
-    def __init__(self) -> None:
+    Arguments:
+        always: Whether to say it even if stderr is not a terminal.
+    """
+
+    def __init__(self, always: bool = False) -> None:
+        self.always = always
         self.folder: Path | None = None
         self.state: Literal["new", "resumed", "done"] = "new"
+        self.understood: list[tuple[str, str]] = []
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -150,19 +160,30 @@ class Beginning:
             ) from None
 
     def __call__(self, run: "Run", data: "DataSet", vae: "VAE") -> None:
+        from gpin.runs.understood import skipped_files, understood
+        from gpin.training.cost import expected_seconds
+
         self.folder = run.folder
         checkpoint = run.checkpoint(lambda sentence: None)
         record: Any = {} if checkpoint is None else checkpoint.record
         if record.get("finished"):
             self.state = "done"
             return
+        self.state = "resumed" if record.get("updates") else "new"
+        if not first_process():
+            return
         if _has_no_header(data.source):
             where = data.source.location
             tell(f"the first row of {where} is all numbers, so it is read as data; the columns are called 1, 2, …")
-        if on_terminal():
-            print(_description(run, data, vae), file=sys.stderr)
-        if record.get("updates"):
-            self.state = "resumed"
+        skipped = skipped_files(data.source)
+        if skipped is not None:
+            tell(skipped)
+        if self.always or on_terminal():
+            seconds = expected_seconds(vae, data.train, data.validation, run.settings.training)
+            left = 1 - (record.get("epoch", 1) - 1) / run.settings.training.epochs
+            self.understood = [(name, with_flags(value)) for name, value in understood(run, data, vae, left * seconds)]
+            show_pairs(self.understood, sys.stderr)
+        if self.state == "resumed":
             where = f"{record['epoch']} of {run.settings.training.epochs}"
             print(f"resuming at epoch {where}: {run.folder}", file=sys.stderr)
 
@@ -172,19 +193,6 @@ def _has_no_header(source: "Source") -> bool:
     numbers = tuple(str(i + 1) for i in range(len(source.columns or ())))
     text = Path(source.location).suffix.lower() in (".csv", ".tsv", ".txt")
     return text and source.columns == numbers and source.config.columns is None
-
-
-def _description(run: "Run", data: "DataSet", vae: "VAE") -> str:
-    """The data, scaling and model of a run in one line."""
-    shape = "×".join(map(str, data.shape))
-    instances = f"images of {shape}" if len(data.shape) == 3 else f"rows of {shape}"
-    parts = (
-        f"{data.source.name}: {len(data.train):,} {instances}",
-        {"none": "not scaled"}.get(data.scaling.kind, data.scaling.kind),
-        f"method {run.model.method}",
-        f"{sum(p.numel() for p in vae.parameters()):,} parameters",
-    )
-    return " · ".join(parts)
 
 
 def _show(run: "Run", history: "History", beginning: Beginning) -> None:
@@ -210,6 +218,8 @@ def _record(run: "Run", history: "History", beginning: Beginning) -> dict[str, A
         "shape": list(run.model.shape),
         "scaling": run.scaling.kind,
         "method": run.model.method,
+        "skipped": [name for name, _ in run.skipped],
+        "understood": dict(beginning.understood),
     }
 
 

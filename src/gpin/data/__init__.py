@@ -4,7 +4,7 @@ from gpin.data.batches import Batches, Conditioned, hold_out
 from gpin.data.benchmarks import BENCHMARKS, Benchmark, Images, data_folder, load_benchmark
 from gpin.data.fetch import FILES, FileCheck, RemoteFile, check, fetch, where
 from gpin.data.inventory import check_benchmark, list_benchmarks
-from gpin.data.scaling import Scaling, check_values, choose_scaling
+from gpin.data.scaling import Scaling, channel_axis, check_values, choose_scaling
 from gpin.data.sets import DataConfig, DataSet, Rows, as_model_data, split_and_scale
 from gpin.data.sources import FORMATS, Format, Source, SourceConfig, applicable_options, open_source
 from gpin.data.splits import Parts, SplitRows, split, split_rows
@@ -30,6 +30,7 @@ __all__ = [
     "SplitRows",
     "applicable_options",
     "as_model_data",
+    "channel_axis",
     "check",
     "check_benchmark",
     "check_values",

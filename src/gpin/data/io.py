@@ -31,7 +31,8 @@ def reading(path: Path, what: str) -> Iterator[None]:
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise InputError(f"{path} cannot be read: {one_line(error.strerror)}") from None
     except Exception as error:  # readers raise all kinds of errors, from zlib.error to SyntaxError
-        raise InputError(f"{path} is not {what}, or it is damaged: {one_line(error)}") from None
+        reason = str(error).replace(f" {str(path)!r}", "")  # Pillow repeats the path
+        raise InputError(f"{path} is not {what}, or it is damaged: {one_line(reason or error)}") from None
 
 
 def one_line(reason: object, most: int = 200) -> str:

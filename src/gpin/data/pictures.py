@@ -3,7 +3,10 @@
 import os
 import warnings
 from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -11,7 +14,9 @@ from PIL import Image, ImageOps
 from gpin._core.errors import InputError
 from gpin.data.io import one_line, reading, room_for
 
-__all__ = ["PICTURES", "read_pictures"]
+__all__ = ["PICTURES", "FolderSurvey", "read_pictures"]
+
+T = TypeVar("T")
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 """The suffixes of the files that are read; other files and hidden files are ignored."""
@@ -21,14 +26,30 @@ TURNED = range(5, 9)
 """EXIF orientations that swap height and width."""
 
 
+@dataclass(frozen=True)
+class FolderSurvey:
+    """What a folder of pictures was found to hold.
+
+    Attributes:
+        sizes: The sizes of its pictures, `(height, width)`, with the number of pictures of each, most frequent first.
+        coloured: The names of its coloured pictures; the others are grey.
+        skipped: The names of the files that cannot be read, with the reason.
+    """
+
+    sizes: tuple[tuple[tuple[int, int], int], ...]
+    coloured: tuple[str, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
 def read_pictures(
-    folder: Path, size: tuple[int, int] | None = None, grey: bool = False
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """All pictures in a folder and its subfolders, uint8 `(n, channels, height, width)`, and their sorted paths.
+    folder: Path, size: tuple[int, int] | None = None, grey: bool = False, skip_damaged: bool = False
+) -> tuple[np.ndarray, tuple[str, ...], FolderSurvey]:
+    """All pictures in a folder and its subfolders, uint8 `(n, channels, height, width)`, with their sorted paths.
 
     There is one channel if all pictures are grey (or with `grey`), and three otherwise. EXIF orientations are applied,
     transparent pictures are placed on black, and 16 bits are reduced to 8. With `size`, `(height, width)`, each picture
-    is resized (bicubic, antialiased) and cropped at the centre; without it, all must have the same size.
+    is resized (bicubic, antialiased) and cropped at the centre; without it, all must have the same size. A file that
+    cannot be read as one picture raises InputError or, with `skip_damaged`, is left out.
     """
     files = _files(folder)
     if not files:
@@ -36,14 +57,46 @@ def read_pictures(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about metadata, which is not used
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        seen = [_measure(path) for path in files]
-        channels = 1 if grey or all(is_grey for _, is_grey in seen) else 3
-        if size is None:
-            size = _one_size(folder, [found for found, _ in seen])
-        images = room_for((len(files), channels, *size), np.uint8, str(folder))
-        for row, path in enumerate(files):
-            images[row] = _pixels(path, channels, size)
-    return images, tuple(_name(path.relative_to(folder)) for path in files)
+        seen, skipped = _surveyed(folder, files, skip_damaged)
+        coloured = [path for path, (_, is_grey) in seen.items() if not is_grey]
+        channels = 1 if grey or not coloured else 3
+        sizes = Counter(found for found, _ in seen.values()).most_common()
+        size = _one_size(folder, sizes) if size is None else size
+        images = room_for((len(seen), channels, *size), np.uint8, str(folder))
+        for row, path in enumerate(seen):
+            images[row] = _readable(path, lambda path: _pixels(path, channels, size))
+    names = _names(folder, seen)
+    return images, names, FolderSurvey(tuple(sizes), _names(folder, coloured), skipped)
+
+
+def _surveyed(
+    folder: Path, files: list[Path], skip_damaged: bool
+) -> tuple[dict[Path, tuple[tuple[int, int], bool]], tuple[tuple[str, str], ...]]:
+    """The size of each picture and whether it is grey, and the names of skipped files with the reason."""
+    if not skip_damaged:
+        return {path: _readable(path, _measure) for path in files}, ()
+    seen, skipped = {}, []
+    for path in files:
+        try:
+            seen[path] = _measure(path, whole=True)
+        except InputError as error:
+            reason = str(error).removeprefix(str(path)).strip()
+            skipped.append((_name(path.relative_to(folder)), one_line(reason)))
+    if not seen:
+        raise InputError(f"none of the {len(files)} pictures in {folder} can be read: the first {skipped[0][1]}")
+    return seen, tuple(skipped)
+
+
+def _readable(path: Path, read: Callable[[Path], T]) -> T:
+    """The result of a reader; its InputError says how to go on without the file."""
+    try:
+        return read(path)
+    except InputError as error:
+        raise InputError(f"{error}; `skip_damaged` leaves out such files") from None
+
+
+def _names(folder: Path, files: Iterable[Path]) -> tuple[str, ...]:
+    return tuple(_name(path.relative_to(folder)) for path in files)
 
 
 def _name(path: Path) -> str:
@@ -64,8 +117,11 @@ def _files(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.relative_to(folder).parts)
 
 
-def _measure(path: Path) -> tuple[tuple[int, int], bool]:
-    """The height and width of a picture in its EXIF orientation, and whether it is grey, from the header alone."""
+def _measure(path: Path, whole: bool = False) -> tuple[tuple[int, int], bool]:
+    """The height and width of a picture in its EXIF orientation, and whether it is grey.
+
+    They are read from the header; with `whole`, the pixels are read as well, which fails if they are damaged.
+    """
     with reading(path, "a picture"), _opened(path) as image:
         frames = getattr(image, "n_frames", 1)
         if frames > 1 and image.format != "MPO":  # MPO is a camera's JPEG with previews
@@ -74,6 +130,8 @@ def _measure(path: Path) -> tuple[tuple[int, int], bool]:
             raise InputError(
                 f"{path} has 32 bits per pixel: save it with 8 or 16, or store all pictures in one .npy array"
             )
+        if whole:
+            image.load()
         turned = image.getexif().get(0x0112) in TURNED
         return (image.width, image.height) if turned else (image.height, image.width), image.mode in GREY
 
@@ -86,8 +144,7 @@ def _opened(path: Path) -> Image.Image:
         raise InputError(f"{path} is too large ({size}): make it smaller") from None
 
 
-def _one_size(folder: Path, sizes: list[tuple[int, int]]) -> tuple[int, int]:
-    counts = Counter(sizes).most_common()
+def _one_size(folder: Path, counts: list[tuple[tuple[int, int], int]]) -> tuple[int, int]:
     if len(counts) > 1:
         said = ", ".join(f"{times} of {height}×{width}" for (height, width), times in counts[:4])
         height, width = counts[0][0]

@@ -6,18 +6,18 @@ Data is read once, in pieces, so that an array on disk is never loaded into memo
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import Tensor
 
 from gpin._core.config import Config, suggest
 from gpin._core.errors import InputError
 from gpin.data.io import let_go
 
-__all__ = ["Scaling", "ScalingKind", "check_values", "choose_scaling"]
+__all__ = ["Scaling", "ScalingKind", "channel_axis", "check_values", "choose_scaling"]
 
 ScalingKind = Literal["auto", "pixels", "standardised", "binary", "none"]
 
@@ -26,6 +26,8 @@ PIECE = 2**21
 HUGE = 1e150
 """The square of a number above this, or below its inverse, is outside the range of float64."""
 LARGEST = float(np.finfo(np.float32).max)
+MOST_CHANNELS = 16
+"""The largest number of channels of a series; more rows make an image."""
 
 
 class Scaling(Config):
@@ -33,20 +35,29 @@ class Scaling(Config):
 
     Arguments:
         kind: "pixels" divides bytes by 255; "standardised" gives mean 0 and variance 1 over the training data, for each
-            column of a table separately; "binary" is for values in {0, 1}; "none" keeps the values unchanged.
-        offset: One offset for all values of an instance, or one per column.
+            column of a table and each channel of images or series separately; "binary" is for values in {0, 1}; "none"
+            keeps the values unchanged.
+        offset: One offset for all values of an instance, one per column, or one per channel.
         scale: As many positive scales as offsets.
+        axis: The axis of an instance along which the offsets differ, from 0, see `channel_axis`; None for the last one,
+            the columns of a table.
     """
 
     kind: Literal["pixels", "standardised", "binary", "none"]
     offset: tuple[float, ...] = Field(default=(0.0,), min_length=1)
     scale: tuple[float, ...] = Field(default=(1.0,), min_length=1)
+    axis: Literal[0, 1, 2] | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if len(self.offset) != len(self.scale) or min(self.scale) <= 0:
             raise ValueError("offset and scale must have the same length, and every scale must be positive")
         return self
+
+    @model_serializer(mode="wrap")
+    def _record(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The scaling as it is stored in files, without an axis if it has none, as in earlier versions."""
+        return {name: value for name, value in handler(self).items() if name != "axis" or value is not None}
 
     def apply(self, values: np.ndarray) -> Tensor:
         """Convert values in the units of the data, `(..., *shape)`, to those of the model.
@@ -74,11 +85,17 @@ class Scaling(Config):
         values = x * self._like(self.scale, x) + self._like(self.offset, x)
         return np.clip(np.rint(values), 0, 255).astype(np.uint8) if self.kind == "pixels" else values
 
+    def units(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Offset and scale: one number for all values of an instance of this shape, or one for each."""
+        offset, scale = (self._like(numbers, np.empty(shape)) for numbers in (self.offset, self.scale))
+        return (offset, scale) if offset.size == 1 else (np.broadcast_to(offset, shape), np.broadcast_to(scale, shape))
+
     def log_volume(self, dims: int) -> float:
         """Σ log scale over the `dims` values of an instance: log p(value) = log p(x) − log_volume."""
-        if len(self.scale) not in (1, dims):
-            raise InputError(f"an instance has {dims} values, but the scaling is for {len(self.scale)}")
-        return math.fsum(map(math.log, self.scale)) * (dims if len(self.scale) == 1 else 1)
+        scales = len(self.scale)
+        if scales not in (1, dims) and (self.axis is None or dims % scales):
+            raise InputError(f"an instance has {dims} values, but the scaling is for {scales}")
+        return math.fsum(map(math.log, self.scale)) * (dims // scales)
 
     def unfit(self, values: np.ndarray) -> np.ndarray:
         """Which of the values, `(..., *shape)`, cannot be scaled: not valid for this kind, or too large for float32."""
@@ -90,11 +107,38 @@ class Scaling(Config):
         with np.errstate(over="ignore"):
             return np.abs((x - self._like(self.offset, x)) / self._like(self.scale, x)) > LARGEST
 
-    @staticmethod
-    def _like(numbers: tuple[float, ...], x: np.ndarray) -> np.ndarray:
+    def _like(self, numbers: tuple[float, ...], x: np.ndarray) -> np.ndarray:
+        """Offsets or scales as an array that broadcasts against x, `(..., *shape)`."""
+        if self.axis is not None:
+            place = self.axis - 3  # only images have an axis
+            if x.ndim < 3 or x.shape[place] != len(numbers):
+                raise InputError(f"the scaling is for {len(numbers)} channels, but the data has shape {x.shape}")
+            return np.asarray(numbers, x.dtype).reshape(-1, *[1] * (-1 - place))
         if len(numbers) not in (1, x.shape[-1] if x.ndim else 1):
             raise InputError(f"the data has {x.shape[-1]} columns, but the scaling is for {len(numbers)}")
         return np.asarray(numbers, x.dtype)
+
+
+def channel_axis(shape: Sequence[int]) -> Literal[0, 1, 2] | None:
+    """The axis of an instance along which values have units of their own if they are standardised; None without one.
+
+    It is that of the channels of an image. An array `(count, channels, length)` of series, or `(count, length,
+    channels)`, is read as images of one channel: their shorter side counts as channels if there are at most 16, each at
+    least four times as long.
+
+    Example:
+        >>> channel_axis((3, 32, 32)), channel_axis((1, 2, 500)), channel_axis((1, 500, 2)), channel_axis((1, 28, 28))
+        (0, 1, 2, None)
+    """
+    if len(shape) != 3:
+        return None
+    channels, height, width = shape
+    if channels > 1:
+        return 0
+    short, long = sorted((height, width))
+    if not 1 < short <= MOST_CHANNELS or long < 4 * short:
+        return None
+    return 1 if height == short else 2
 
 
 def choose_scaling(
@@ -109,8 +153,8 @@ def choose_scaling(
     """Choose the scaling of data and check every value.
 
     "auto" treats values in {0, 1} as binary and images of whole numbers from 0 to 255 as pixels, and keeps other images
-    in [0, 1] unchanged. It standardises everything else: images with one mean and deviation for all pixels, tables
-    column by column. Means and deviations are those of the training rows; the kind is chosen from all data.
+    in [0, 1] unchanged. It standardises everything else: tables column by column, and images and series channel by
+    channel, see `channel_axis`. Means and deviations are those of the training rows; the kind is chosen from all data.
 
     Arguments:
         values: Images `(count, channels, height, width)` or a table `(count, columns)`.
@@ -155,7 +199,24 @@ class _Data:
     def images(self) -> bool:
         return self.parts[0].ndim > 2
 
+    @property
+    def axis(self) -> Literal[0, 1, 2] | None:
+        return channel_axis(self.parts[0].shape[1:])
+
+    def reduced(self, function: Callable[..., np.ndarray], x: np.ndarray) -> np.ndarray:
+        """A reduction of rows x `(n, *shape)`: one value per column of a table or per channel, or one for all pixels.
+
+        That of channels broadcasts against an instance.
+        """
+        if not self.images:
+            return function(x, axis=0)
+        if self.axis is None:
+            return function(x)
+        return function(x, axis=tuple(i for i in range(4) if i != self.axis + 1), keepdims=True)[0]
+
     def column(self, index: int) -> str:
+        if self.images:
+            return f"channel {index + 1}"
         return f"column {index + 1}" if self.columns is None else f"column {self.columns[index]!r}"
 
     def pieces(self) -> Iterator[tuple[int, int, np.ndarray]]:
@@ -182,7 +243,8 @@ class _Data:
 class _Survey:
     """The range of all values, whether all are whole numbers, and the moments and range of the training rows.
 
-    Arrays have one entry per column of a table; for images they are scalars.
+    Arrays have one entry per column of a table. For images they are scalars, or have one entry per channel and
+    broadcast against an instance.
     """
 
     low: np.ndarray
@@ -201,12 +263,11 @@ def _survey(data: _Data, rows: np.ndarray | None, moments: bool) -> _Survey:
     s = s_a + s_b + δ² ab/(a+b) (Chan, Golub and LeVeque). The first row is subtracted from all rows, so that no digits
     are lost if the mean is large compared with the deviation.
     """
-    axis = None if data.images else 0
     chosen = np.ones(len(data.parts[0]), bool)
     if rows is not None:
         chosen[:] = False
         chosen[rows] = True
-    infinity = np.full(() if data.images else data.parts[0].shape[1], np.inf)
+    infinity = data.reduced(np.max, np.full((1, *data.parts[0].shape[1:]), np.inf))
     low, high, train_low, train_high = infinity, -infinity, infinity, -infinity
     whole, count, first, mean, squares = True, 0, None, np.zeros_like(infinity), np.zeros_like(infinity)
     for number, start, piece in data.pieces():
@@ -216,25 +277,34 @@ def _survey(data: _Data, rows: np.ndarray | None, moments: bool) -> _Survey:
             where = data.first(lambda values: ~np.isfinite(values))
             raise InputError(f"{data.name} holds {where}: every value must be a finite number; fill or remove it")
         whole = whole and (not floats or bool((x == np.rint(x)).all()))
-        low, high = np.minimum(low, x.min(axis)), np.maximum(high, x.max(axis))
+        low, high = np.minimum(low, data.reduced(np.min, x)), np.maximum(high, data.reduced(np.max, x))
         training = chosen[start : start + len(piece)]
         if number > 0 or not moments or not training.any():
             continue
         x = x[training]
-        train_low, train_high = np.minimum(train_low, x.min(axis)), np.maximum(train_high, x.max(axis))
+        train_low = np.minimum(train_low, data.reduced(np.min, x))
+        train_high = np.maximum(train_high, data.reduced(np.max, x))
         with np.errstate(over="ignore", invalid="ignore"):  # values above HUGE raise an error later
             if first is None:
-                first = x.flat[0] if data.images else x[0]
+                first = data.reduced(_first, x)
             x = x - first
-            size, piece_mean = x.size if data.images else len(x), x.mean(axis)
+            piece_mean = data.reduced(np.mean, x)
+            size = x.size // piece_mean.size
             delta, total = piece_mean - mean, count + size
             mean = mean + delta * (size / total)
-            squares = squares + ((x - piece_mean) ** 2).sum(axis) + delta**2 * (count * size / total)
+            squares = squares + data.reduced(np.sum, (x - piece_mean) ** 2) + delta**2 * (count * size / total)
             count = total
     with np.errstate(invalid="ignore"):
         deviation = np.sqrt(squares / max(count, 1))
         mean = mean if first is None else first + mean
     return _Survey(low, high, whole, train_low, train_high, mean, deviation)
+
+
+def _first(x: np.ndarray, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> np.ndarray:
+    """The first values along the axes, as a reduction of numpy."""
+    axes = range(x.ndim) if axis is None else np.atleast_1d(axis)
+    found = x[tuple(slice(1) if i in axes else slice(None) for i in range(x.ndim))]
+    return found if keepdims else found.squeeze(axis)
 
 
 def _wide(piece: np.ndarray) -> np.ndarray:
@@ -254,15 +324,14 @@ def _fitting(survey: _Survey, data: _Data) -> Literal["pixels", "standardised", 
 
 def _standardised(survey: _Survey, data: _Data) -> Scaling:
     """The scaling to mean 0 and variance 1 over the training rows; raises InputError if the variance is zero."""
-    low, high, mean, deviation = map(
-        np.atleast_1d, (survey.train_low, survey.train_high, survey.mean, survey.deviation)
-    )
+    low, high, mean, deviation = map(np.ravel, (survey.train_low, survey.train_high, survey.mean, survey.deviation))
     constant = np.flatnonzero(low == high)
-    if len(constant) and data.images:
+    if len(constant) == len(low) and data.images and (low == low[0]).all():
         raise InputError(f"{data.name}: every pixel of the training part is {low[0]:.6g}, which cannot be standardised")
     if len(constant):
         said = ", ".join(f"{data.column(i)} is always {low[i]:.6g}" for i in constant[:4])
-        more = f" and {len(constant) - 4} more columns are constant" if len(constant) > 4 else ""
+        others = "channels" if data.images else "columns"
+        more = f" and {len(constant) - 4} more {others} are constant" if len(constant) > 4 else ""
         out = "leave it out" if len(constant) == 1 else "leave them out"
         how = f"{out} with `columns`" if data.columns is not None else out
         raise InputError(
@@ -272,12 +341,13 @@ def _standardised(survey: _Survey, data: _Data) -> Scaling:
     odd = np.flatnonzero((size > HUGE) | (deviation < 1 / HUGE))
     if len(odd):
         i = int(odd[0])
-        where = "its pixels" if data.images else data.column(i)
+        where = "its pixels" if data.images and data.axis is None else data.column(i)
         raise InputError(
             f"{data.name}: {where} from {low[i]:.6g} to {high[i]:.6g} cannot be standardised in float64: "
             "convert the data to other units"
         )
-    return Scaling(kind="standardised", offset=tuple(mean.tolist()), scale=tuple(deviation.tolist()))
+    offset, scale = tuple(mean.tolist()), tuple(deviation.tolist())
+    return Scaling(kind="standardised", offset=offset, scale=scale, axis=data.axis)
 
 
 def _refuse_misfits(survey: _Survey, data: _Data, scaling: Scaling) -> None:

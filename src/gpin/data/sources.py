@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import (
+    Field,
+    PositiveInt,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from gpin._core.config import Config, suggest
 from gpin._core.errors import InputError
@@ -18,7 +24,7 @@ from gpin._core.files import as_path
 from gpin.data.arrays import instances, read_npy, read_npz
 from gpin.data.benchmarks import BENCHMARKS, load_benchmark
 from gpin.data.io import let_go, one_line
-from gpin.data.pictures import PICTURES, read_pictures
+from gpin.data.pictures import PICTURES, FolderSurvey, read_pictures
 from gpin.data.tables import read_csv, read_parquet
 
 __all__ = ["FORMATS", "Format", "Source", "SourceConfig", "applicable_options", "open_source"]
@@ -29,6 +35,10 @@ FINGERPRINT_ROWS = 4096
 """The number of rows that a fingerprint includes of larger data."""
 
 
+LATER = ("skip_damaged",)
+"""Options that were added after runs had been stored: unless they are used, they are no part of a run's identity."""
+
+
 class SourceConfig(Config):
     """How data is read; InputError is raised for an option that does not apply to the data.
 
@@ -37,12 +47,21 @@ class SourceConfig(Config):
         key: For an .npz archive with several arrays, the name of the array.
         size: For a folder of pictures, the height and width to which all pictures are resized.
         grey: For a folder of pictures, whether to convert them to one channel.
+        skip_damaged: For a folder of pictures, whether to leave out files that cannot be read as one picture, which
+            raise InputError otherwise.
     """
 
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
     key: str | None = None
     size: tuple[PositiveInt, PositiveInt] | None = None
     grey: bool = False
+    skip_damaged: bool = False
+
+    @model_serializer(mode="wrap")
+    def _record(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        """The options; in files, and in the identity of a run, without `LATER` ones that have their defaults."""
+        unused = set(LATER) - set(self.changed()) if info.mode == "json" else set()
+        return {name: value for name, value in handler(self).items() if name not in unused}
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +78,7 @@ class Source:
         test: The test part, if the data has a separate one.
         columns: The names of a table's columns, if it has names.
         names: The names of the instances if each is a file: its path relative to the folder.
+        survey: For a folder of pictures, what it was found to hold.
     """
 
     name: str
@@ -69,6 +89,7 @@ class Source:
     test: np.ndarray | None = None
     columns: tuple[str, ...] | None = None
     names: tuple[str, ...] | None = None
+    survey: FolderSurvey | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -163,8 +184,8 @@ def _opened(path: Path, name: str, config: SourceConfig) -> Source:
     named: dict[str, Any] = {"name": _short(path), "location": str(path), "config": config}
     _refuse_options(config, f"the folder {path}" if is_folder else str(path), applicable_options(path))
     if is_folder:
-        values, names = read_pictures(path, config.size, config.grey)
-        return Source(**named, values=values, kind="images", names=names)
+        values, names, survey = read_pictures(path, config.size, config.grey, config.skip_damaged)
+        return Source(**named, values=values, kind="images", names=names, survey=survey)
     ending = path.suffix.lower()
     if ending in FORMATS:
         values, columns = FORMATS[ending].read(path, config)
@@ -180,7 +201,7 @@ def applicable_options(data: str | os.PathLike[str]) -> tuple[str, ...]:
     if os.fspath(data) in BENCHMARKS:
         return ()
     if path.is_dir():
-        return ("size", "grey")
+        return ("size", "grey", "skip_damaged")
     known = FORMATS.get(path.suffix.lower())
     return known.options if known else ()
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gpin.evaluation.reliability import lower_bound
 
-__all__ = ["Correlation", "caution", "number", "plus_minus", "without_nan"]
+__all__ = ["Correlation", "caution", "duration", "number", "plus_minus", "without_nan"]
 
 
 def caution(encoder: float, refined: float, noun: str) -> str:
@@ -70,6 +70,19 @@ def number(value: float, spread: float) -> str:
     digits = 2 - math.floor(math.log10(spread)) if spread > 0 else 99
     text = f"{value:.{max(digits, 0)}f}" if digits <= 8 and abs(value) < 1e7 else f"{value:#.4g}"
     return text.replace("-", "−")
+
+
+def duration(seconds: float) -> str:
+    """A time in a unit that is easy to read.
+
+    Example:
+        >>> duration(40), duration(4000), duration(400000)
+        ('40 s', '1.1 h', '4.6 days')
+    """
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 @dataclass(frozen=True)

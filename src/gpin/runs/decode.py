@@ -72,6 +72,7 @@ def reconstruct_to_file(
     key: str | None = None,
     size: Sequence[int] | None = None,
     grey: bool | None = None,
+    skip_damaged: bool | None = None,
     device: str | None = None,
     on_batch: OnBatch | None = None,
     tell: Tell = to_stderr,
@@ -90,6 +91,7 @@ def reconstruct_to_file(
         key: The array in an .npz archive of other data.
         size: The height and width to resize the images of a folder of other data to.
         grey: Whether to read such images in grey, with one channel.
+        skip_damaged: Whether to leave out files of such a folder that cannot be read as one picture.
         device: The device, such as "cpu" or "cuda"; by default a GPU if there is one.
         on_batch: Called after each batch with the number of instances done and their total.
         tell: Called with each message for the user.
@@ -97,7 +99,7 @@ def reconstruct_to_file(
     run, out = as_run(run), as_path(out, "the file to write")
     places = [None if place is None else str(place) for place in (other, data)]
     ending = check_output(out, _content(run), run.location, *places)
-    options = source_options(columns=columns, key=key, size=size, grey=grey)
+    options = source_options(columns=columns, key=key, size=size, grey=grey, skip_damaged=skip_damaged)
     if other is None and options:
         raise InputError(f"`{next(iter(options))}` says how to read other data, but no other data is given")
     if other is not None and data is not None:
@@ -105,10 +107,7 @@ def reconstruct_to_file(
             f"`data` is the new location of the run's own data, but {other} is to be reconstructed: leave one out"
         )
     vae = run.load(tell).to(device_named(device))
-    if other is None:
-        rows = run.data(data).test
-    else:
-        rows = open_data(run, other, columns=columns, key=key, size=size, grey=grey)
+    rows = run.data(data).test if other is None else open_data(run, other, **options, tell=tell)
     rows = spread_rows(rows, PAIRS if count is None and ending == ".png" else count)
     found = reconstruct_rows(vae, rows, seed=seed, on_batch=on_batch)
     return _write_reconstructions(run, out, found, len(rows))

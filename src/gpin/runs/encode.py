@@ -36,6 +36,7 @@ def encode_to_file(
     key: str | None = None,
     size: Sequence[int] | None = None,
     grey: bool | None = None,
+    skip_damaged: bool | None = None,
     device: str | None = None,
     on_batch: OnBatch | None = None,
     tell: Tell = to_stderr,
@@ -57,6 +58,7 @@ def encode_to_file(
         key: The array in an .npz archive.
         size: The height and width to resize the images of a folder to.
         grey: Whether to read the images of a folder in grey, with one channel.
+        skip_damaged: Whether to leave out files of a folder that cannot be read as one picture.
         device: The device, such as "cpu" or "cuda"; by default a GPU if there is one.
         on_batch: Called after each batch with the number of instances done and their total.
         tell: Called with each message for the user.
@@ -65,7 +67,7 @@ def encode_to_file(
     check_steps(steps, tolerance, max_steps)
     check_output(out, "one row per instance", str(data), run.location)
     vae = run.load(tell).to(device_named(device))
-    rows = open_data(run, data, columns=columns, key=key, size=size, grey=grey)
+    rows = open_data(run, data, columns=columns, key=key, size=size, grey=grey, skip_damaged=skip_damaged, tell=tell)
     codes = encode_rows(
         vae,
         rows,

@@ -46,7 +46,8 @@ def export_run(
     """
     run, out = as_run(run), as_path(out, "the file to write")
     check_output(out, "a model")
-    export(run.load(tell), out, offset=run.scaling.offset, scale=run.scaling.scale, steps=steps)
+    offset, scale = run.scaling.units(run.model.shape)
+    export(run.load(tell), out, offset=offset, scale=scale, steps=steps)
     import onnx
 
     graph = onnx.load(str(out), load_external_data=False).graph

@@ -51,6 +51,7 @@ class Run:
         location: The name or path of the data.
         fingerprint: The fingerprint of the data.
         start: The checksum of the weights that training started from, if any.
+        skipped: The names of the files of a folder that were left out, with the reason.
     """
 
     folder: Path
@@ -61,6 +62,7 @@ class Run:
     location: str
     fingerprint: str
     start: str | None = None
+    skipped: tuple[tuple[str, str], ...] = ()
 
     @property
     def identity(self) -> str:
@@ -78,6 +80,7 @@ class Run:
             "location": self.location,
             "fingerprint": self.fingerprint,
             "start": self.start,
+            **({"skipped": dict(self.skipped)} if self.skipped else {}),
         }
 
     @property
@@ -170,6 +173,7 @@ def run_from(folder: Path, record: Mapping[str, Any]) -> Run:
         location=record["location"],
         fingerprint=record["fingerprint"],
         start=record["start"],
+        skipped=tuple(record.get("skipped", {}).items()),
     )
 
 

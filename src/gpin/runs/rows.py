@@ -2,16 +2,18 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gpin._core.inputs import check_seed, whole_number
+from gpin._core.messages import Tell, to_stderr
 from gpin._core.seeding import seeded
 from gpin.data import Rows, SourceConfig, applicable_options, as_model_data, open_source
 from gpin.runs.folder import Run
+from gpin.runs.understood import skipped_files
 
 __all__ = [
     "BATCH",
@@ -43,6 +45,8 @@ def open_data(
     key: str | None = None,
     size: Sequence[int] | None = None,
     grey: bool | None = None,
+    skip_damaged: bool | None = None,
+    tell: Tell = to_stderr,
 ) -> Rows:
     """All rows of a source as data for a run's model, read as in the run except for the options given.
 
@@ -56,15 +60,20 @@ def open_data(
         key: The array in an .npz archive.
         size: The height and width to resize the images of a folder to.
         grey: Whether to read the images of a folder in grey, with one channel.
+        skip_damaged: Whether to leave out files of a folder that cannot be read as one picture.
+        tell: Called with a sentence that lists such files.
     """
-    given = source_options(columns=columns, key=key, size=size, grey=grey)
+    given = source_options(columns=columns, key=key, size=size, grey=grey, skip_damaged=skip_damaged)
     own = {**run.settings.data.source.model_dump(), "columns": run.columns}
     inherited = {name: own[name] for name in applicable_options(str(data))}
     source = open_source(data, SourceConfig.parse({**inherited, **given}, "the data"))
+    skipped = skipped_files(source)
+    if skipped is not None:
+        tell(skipped)
     return as_model_data(source, run.model.shape, run.scaling, run.columns if columns is None else None)
 
 
-def source_options(**options: object) -> dict[str, object]:
+def source_options(**options: Any) -> dict[str, Any]:
     """The options of a `SourceConfig` that are given, that is, not None."""
     return {name: value for name, value in options.items() if value is not None}
 

@@ -12,7 +12,7 @@ from gpin._core.errors import BusyError, InputError, TrainingError, VersionError
 from gpin._core.files import as_path, remove_unfinished, write_record
 from gpin._core.messages import Tell, silent, to_stderr
 from gpin.building import build, load
-from gpin.data import Batches, DataSet, Rows, open_source, split_and_scale
+from gpin.data import Batches, DataSet, Rows, Scaling, open_source, split_and_scale
 from gpin.runs.folder import FORMAT, VERSION, Run, environment, open_run
 from gpin.runs.rows import BATCH
 from gpin.runs.settings import RunSettings
@@ -83,16 +83,20 @@ def train(
         source.location,
         source.fingerprint(),
         None if first is None else first.checksum(),
+        () if source.survey is None else source.survey.skipped,
     )
     run = replace(run, folder=out / f"{source.name}-{model.method}-{run.identity[:8]}")
+    scaling = _recorded_scaling(run)
+    if scaling != run.scaling:  # an earlier version chose another one for this data
+        run, parts = replace(run, scaling=scaling), split_and_scale(source, settings.data, scaling)
     speak = tell if processes.first else silent
     with _alone(run.folder) if processes.first else contextlib.nullcontext():
         if processes.first:
             with _writing(run.folder):
                 _write_about(run, speak)
-            if on_start is not None:
-                on_start(run, parts, vae)
         vae.to(processes.device)
+        if processes.first and on_start is not None:
+            on_start(run, parts, vae)
         history = fit(
             vae,
             parts.train,
@@ -115,6 +119,15 @@ def train(
 
 def _started_from(folder: Path, tell: Tell) -> VAE:
     return open_run(folder).load(tell) if (folder / "run.json").is_file() else load(folder)
+
+
+def _recorded_scaling(run: Run) -> Scaling:
+    """The scaling with which a run began, or the present one if it is new or its record cannot be read."""
+    try:
+        known = open_run(run.folder)
+    except InputError:
+        return run.scaling
+    return known.scaling if known.identity == run.identity else run.scaling
 
 
 def _write_about(run: Run, tell: Tell) -> None:

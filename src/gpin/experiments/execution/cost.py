@@ -1,9 +1,7 @@
 """The estimated cost of an experiment: runs, parameters, memory and time, from a measured step of each variant."""
 
 import math
-import statistics
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +14,15 @@ from gpin.data import BENCHMARKS, split_rows
 from gpin.evaluation.grid import grid_scores
 from gpin.experiments.execution.jobs import Job, annealed_estimate
 from gpin.experiments.protocols import Entry, variant_named
+from gpin.report.numbers import duration
 from gpin.report.tables import ResultTable
-from gpin.training.validation import scores
+from gpin.training.cost import measured_seconds, seconds_of
 from gpin.vae import VAE
 
 __all__ = ["CostEstimate", "RunGroup", "estimate_cost"]
 
-STEPS, POINTS = 3, 8
-"""The numbers of training steps and of test instances that are measured."""
+POINTS = 8
+"""The number of test instances whose scores are measured."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +95,13 @@ class CostEstimate:
                 str(kind.runs),
                 f"{kind.parameters:,}",
                 f"{1000 * kind.step_seconds:.0f} ms",
-                _duration(kind.run_seconds),
-                _duration(kind.runs * kind.run_seconds),
+                duration(kind.run_seconds),
+                duration(kind.runs * kind.run_seconds),
             ]
             for kind in self.kinds
         ]
         notes = [
-            f"{self.runs:,} runs, {_duration(self.seconds)} with {_counted(self.workers, 'worker')} of "
+            f"{self.runs:,} runs, {duration(self.seconds)} with {_counted(self.workers, 'worker')} of "
             f"{_counted(self.threads, 'thread')} at the speed just measured on this machine. "
             f"{self.memory / 2**20:,.0f} MB for training; data and scores need more."
         ]
@@ -134,31 +133,19 @@ def _measure(same: Sequence[Entry]) -> RunGroup:
     vae.prepare([x])
     train, validation, test = _counts(job)
     batches = math.ceil(train / training.batch_size), math.ceil(validation / training.batch_size)
-    stages = vae.inference.stages()
-    shares = sum(stage.share for stage in stages)
-    step = epoch = 0.0
-    for i, stage in enumerate(stages):  # a recursive mixture grows from stage to stage
-        vae.inference.begin_stage(i)
-        own, check = _step_seconds(vae, x, training.learning_rate), _check_seconds(vae, x)
-        step += own * stage.share / shares
-        epoch += (batches[0] * own + batches[1] * check) * stage.share / shares
+    step, epoch = measured_seconds(vae, x, batches, training.learning_rate)
     run = training.epochs * epoch + test * _point_seconds(vae, x[:POINTS], job)
     return RunGroup(entry.row, entry.data, entry.latent_dim, len(same), _size(vae), step, run)
-
-
-def _check_seconds(vae: VAE, x: torch.Tensor) -> float:
-    vae.eval()
-    return _seconds(lambda: scores(vae, x))
 
 
 def _point_seconds(vae: VAE, x: torch.Tensor, job: Job) -> float:
     """The time to score one instance."""
     vae.eval()
-    taken = sum(_seconds(lambda p=p: vae.log_likelihood(x, job.scoring.samples, p)) for p in PROPOSALS)
+    taken = sum(seconds_of(lambda p=p: vae.log_likelihood(x, job.scoring.samples, p)) for p in PROPOSALS)
     if job.scoring.grid:
-        taken += _seconds(lambda: grid_scores(vae, x))
+        taken += seconds_of(lambda: grid_scores(vae, x))
     if job.scoring.temperatures:
-        taken += _seconds(lambda: annealed_estimate(vae, x, job.scoring))
+        taken += seconds_of(lambda: annealed_estimate(vae, x, job.scoring))
     return taken / len(x)
 
 
@@ -173,25 +160,6 @@ def _counts(job: Job) -> tuple[int, int, int]:
     limits = job.settings.data.limit, job.settings.data.validation_limit, job.scoring.instances
     counts = [min(size or 0, limit or size or 0) for size, limit in zip(sizes, limits, strict=True)]
     return counts[0], counts[1], counts[2]
-
-
-def _step_seconds(vae: VAE, x: torch.Tensor, rate: float) -> float:
-    vae.train()
-    optimiser = torch.optim.Adam(vae.parameters(), rate, fused=True)
-
-    def step() -> None:
-        optimiser.zero_grad()
-        vae.loss(x).backward()
-        optimiser.step()
-
-    step()  # the first one is slower
-    return statistics.median(_seconds(step) for _ in range(STEPS))
-
-
-def _seconds(call: Any) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
 
 
 def _size(vae: VAE) -> int:
@@ -209,16 +177,3 @@ def _peak_memory() -> int:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("s" if count != 1 else "")
-
-
-def _duration(seconds: float) -> str:
-    """A time in a unit that is easy to read.
-
-    Example:
-        >>> _duration(40), _duration(4000), _duration(400000)
-        ('40 s', '1.1 h', '4.6 days')
-    """
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"

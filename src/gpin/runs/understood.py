@@ -1,0 +1,155 @@
+"""What was understood of the data, the model and the training of a run, in short lines for people."""
+
+import math
+
+from gpin.data import DataSet, Source, channel_axis
+from gpin.report.numbers import duration, number
+from gpin.runs.folder import Run
+from gpin.vae import VAE
+
+__all__ = ["skipped_files", "understood"]
+
+Lines = list[tuple[str, str]]
+"""Pairs of a name and a value, to be shown one below the other."""
+
+MOST = 4
+"""The largest number of columns, channels or sizes that are listed."""
+SKIPPED = 10
+"""The largest number of skipped files that are listed."""
+
+
+def understood(run: Run, data: DataSet, vae: VAE, seconds: float | None = None) -> Lines:
+    """What was understood before training.
+
+    Arguments:
+        run: The run.
+        data: Its data.
+        vae: Its model.
+        seconds: The expected time of the training that is left, if it is known.
+    """
+    return [
+        ("data", _counts(data)),
+        *_shape(data),
+        ("scaling", _scaling(data)),
+        ("model", _model(run, vae)),
+        ("likelihood", vae.likelihood.title),
+        ("training", _training(run, data)),
+        *([] if seconds is None else [("time", _time(seconds))]),
+    ]
+
+
+def skipped_files(source: Source) -> str | None:
+    """A sentence that lists the files of a folder that are left out; None if there are none."""
+    skipped = () if source.survey is None else source.survey.skipped
+    if not skipped:
+        return None
+    what = "1 file is" if len(skipped) == 1 else f"{len(skipped):,} files are"
+    named = "; ".join(f"{name} {reason}" for name, reason in skipped[:SKIPPED])
+    more = f"; and {len(skipped) - SKIPPED:,} more" if len(skipped) > SKIPPED else ""
+    return f"{what} left out of {source.location}: {named}{more}"
+
+
+def _counts(data: DataSet) -> str:
+    noun = "rows" if data.source.kind == "table" else "pictures" if data.source.names else "images"
+    noun = "series" if _is_series(data) else noun
+    parts = f"{len(data.train):,} {noun} for training, {len(data.validation):,} for validation, {len(data.test):,} for "
+    return f"{data.source.name}: {parts}testing"
+
+
+def _is_series(data: DataSet) -> bool:
+    return data.scaling.axis in (1, 2)
+
+
+# The data --------------------------------------------------------------------------------------------
+
+
+def _shape(data: DataSet) -> Lines:
+    source, shape = data.source, "×".join(map(str, data.shape))
+    if source.kind == "table":
+        return [("columns", f"{data.shape[0]:,}{'' if source.columns is None else ': ' + _listed(source.columns, 12)}")]
+    if _is_series(data):
+        axis = channel_axis(data.shape)
+        assert axis is not None
+        length = math.prod(data.shape) // data.shape[axis]
+        return [("shape", f"{data.shape[axis]} channels of length {length:,}, read as images of {shape} pixels")]
+    lines = [("shape", f"{shape} (channels×height×width)")]
+    if source.survey is not None:
+        lines += [("colours", _colours(source)), ("sizes", _sizes(source))]
+    return lines
+
+
+def _colours(source: Source) -> str:
+    """The number of channels and the reason."""
+    assert source.survey is not None
+    count, coloured = len(source.values), source.survey.coloured
+    grey = count - len(coloured)
+    if not coloured:
+        return "all pictures are grey"
+    if source.values.shape[1] == 1:
+        return f"{len(coloured):,} of {count:,} pictures are coloured and are read in grey"
+    if not grey:
+        return "all pictures are coloured"
+    first = f"{len(coloured):,} of {count:,} pictures " + ("is" if len(coloured) == 1 else "are")
+    return (
+        f"{first} coloured ({_listed(coloured, 2)}), so the {grey:,} grey ones are read with three channels, too; "
+        "`grey` reads all in grey"
+    )
+
+
+def _sizes(source: Source) -> str:
+    assert source.survey is not None
+    sizes, (height, width) = source.survey.sizes, source.values.shape[2:]
+    said = _listed([f"{times:,} of {high}×{wide}" for (high, wide), times in sizes], MOST)
+    if len(sizes) > 1:
+        return f"{len(sizes):,} sizes ({said}; height×width), resized to {height}×{width}"
+    kept = sizes[0][0] == (height, width)
+    found = f"all pictures have {sizes[0][0][0]}×{sizes[0][0][1]} pixels (height×width)"
+    return found if kept else f"{found} and are resized to {height}×{width}"
+
+
+def _scaling(data: DataSet) -> str:
+    scaling = data.scaling
+    if scaling.kind == "pixels":
+        return "pixels: 0 to 255 become 0 to 1"
+    if scaling.kind == "binary":
+        return "none: every value is 0 or 1"
+    if scaling.kind == "none":
+        return "none: the values are used as they are"
+    pairs = zip(scaling.offset, scaling.scale, strict=True)
+    moments = [f"{number(mean, scale)} ± {number(scale, scale)}" for mean, scale in pairs]
+    if len(data.shape) == 3 and scaling.axis is None:
+        return f"standardised: {moments[0]} (mean ± standard deviation of all values) becomes 0 ± 1"
+    columns = data.source.columns
+    noun = "channel" if len(data.shape) == 3 else "column"
+    if columns is not None:
+        moments = [f"{name} {said}" for name, said in zip(columns, moments, strict=True)]
+    return f"standardised per {noun}, from mean ± standard deviation to 0 ± 1: {_listed(moments, MOST)}"
+
+
+def _listed(names: list[str] | tuple[str, ...], most: int) -> str:
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
+# The model and the training --------------------------------------------------------------------------
+
+
+def _model(run: Run, vae: VAE) -> str:
+    model = run.model
+    dims = f"{model.latent_dim} latent dimension" + ("s" if model.latent_dim > 1 else "")
+    size = sum(p.numel() for p in vae.parameters())
+    return f"method {model.method}, {dims}, {model.architecture.kind} networks, {size:,} parameters"
+
+
+def _training(run: Run, data: DataSet) -> str:
+    config = run.settings.training
+    steps = math.ceil(len(data.train) / config.batch_size)
+    epochs = f"{config.epochs:,} epoch{'s' if config.epochs > 1 else ''} of {steps:,} step{'s' if steps > 1 else ''}"
+    said = f"{epochs} each, with batches of {config.batch_size:,} and a learning rate of {config.learning_rate:g}"
+    if config.patience is not None:
+        said += f"; it stops after {config.patience:,} epochs without a better validation score"
+    return said
+
+
+def _time(seconds: float) -> str:
+    said = "less than a second" if seconds < 1 else f"about {duration(seconds)}"
+    return f"{said}, estimated from a few steps"
