@@ -194,9 +194,20 @@ def test_tensorboard_device_and_how_often_checkpoints_are_written(gpin, files, t
     assert open_run(rare).load(print).checksum() == open_run(often).load(print).checksum()
 
 
+def test_logs_go_where_they_are_asked_to_before_anything_is_begun(gpin, files, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    command = ["train", files / "table.csv", *SMALL, "--epochs", "1", "--out", tmp_path / "runs"]
+    said = gpin(*command, "--log", "tensorboard", "--log", "mlflow")
+    assert (said.code, said.err) == (2, "gpin: the package mlflow is missing: pip install 'gpin[mlflow]'\n")
+    assert not (tmp_path / "runs").exists()
+    assert gpin(*command, "--log", "tensorboard").code == 0
+    assert len(list((tmp_path / "runs").glob("*/tensorboard/events.*"))) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["digits", "--log", "wanbd"], "wanbd"),
         (["nothing.csv"], "nothing.csv does not exist"),
         (["digitz"], "did you mean 'digits'?"),
         (["digits", "--method", "gq"], "unknown method 'gq'"),

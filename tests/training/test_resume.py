@@ -298,7 +298,7 @@ def test_a_data_loader_cannot_be_resumed_and_says_so(tmp_path):
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(IMAGES), batch_size=16)
     with pytest.raises(gpin.InputError, match="DataLoader cannot be resumed"):
         gpin.fit(model("gp", {}), loader, IMAGES, folder=tmp_path, progress=False)
-    with pytest.raises(gpin.InputError, match="needs a folder"):
+    with pytest.raises(gpin.InputError, match="needs a `folder`"):
         gpin.fit(model("gp", {}), IMAGES, tensorboard=True, progress=False)
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(gpin.InputError, match="it is a file and not a folder"):

@@ -61,6 +61,7 @@ def train(
     device: Device = None,
     checkpoint_seconds: Annotated[float, Parameter(validator=validators.Number(gte=0))] = 30.0,
     tensorboard: Annotated[bool, Flag] = False,
+    log: Annotated[list[Literal["tensorboard", "wandb", "mlflow"]] | None, Parameter(negative="")] = None,
     json: Annotated[bool, Flag] = False,
 ) -> None:
     """Train a VAE on your data. The same command resumes a run that is not finished.
@@ -96,7 +97,9 @@ def train(
     checkpoint_seconds
         The time between checkpoints, in seconds.
     tensorboard
-        Write event files for TensorBoard.
+        The same as --log tensorboard.
+    log
+        Log the results of each epoch to TensorBoard (files in the run's folder), W&B or MLflow; may be repeated.
     json
         Print the result as JSON.
     """
@@ -125,6 +128,7 @@ def train(
             device=device,
             checkpoint_seconds=checkpoint_seconds,
             tensorboard=tensorboard,
+            log=log,
             on_start=beginning,
             tell=tell,
         )

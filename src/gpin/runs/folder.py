@@ -7,6 +7,7 @@
 | `checkpoints/` | the newest two states of training, see `gpin.training.checkpoints` |
 | `metrics.jsonl`, `metrics.parquet` | one row per epoch |
 | `environment.json` | versions and machine |
+| `tensorboard/`, `wandb/`, `loggers.json` | what loggers write, and the identifiers of their runs |
 
 No file contains executable code. Damaged files are detected, and recovered from the rest of the folder where possible.
 """

@@ -3,7 +3,7 @@
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from gpin.data import Batches, DataSet, Rows, Scaling, open_source, split_and_sc
 from gpin.runs.folder import FORMAT, VERSION, Run, environment, open_run
 from gpin.runs.rows import BATCH
 from gpin.runs.settings import RunSettings
-from gpin.training import History, OnEpoch, fit
+from gpin.training import History, Logger, OnEpoch, fit
 from gpin.training.calibration import calibrate_with
+from gpin.training.loggers import as_loggers
 from gpin.training.processes import Processes
 from gpin.vae import VAE
 
@@ -33,6 +34,7 @@ def train(
     device: str | None = None,
     checkpoint_seconds: float = 30.0,
     tensorboard: bool = False,
+    log: str | Logger | Sequence[str | Logger] | None = None,
     progress: bool | None = None,
     on_start: Callable[[Run, DataSet, VAE], None] | None = None,
     on_epoch: OnEpoch | None = None,
@@ -47,7 +49,8 @@ def train(
         start: A run or a saved model to start from, for methods that support it.
         device: The device, such as "cpu" or "cuda"; by default a GPU if there is one.
         checkpoint_seconds: The time between checkpoints, in seconds.
-        tensorboard: Whether to write event files for TensorBoard.
+        tensorboard: The same as log="tensorboard".
+        log: Where to log the results of each epoch: "tensorboard", "wandb", "mlflow" or your own, see `gpin.fit`.
         progress: Whether to show a progress bar; by default if there is a terminal.
         on_start: Called before the first step with the run, its data and its model.
         on_epoch: Called after each epoch; it may end training, see `gpin.fit`.
@@ -55,6 +58,7 @@ def train(
     """
     settings, out = settings or RunSettings(), as_path(out, "the folder of runs")
     settings.model.check()
+    as_loggers(out, log, "tensorboard" if tensorboard else None)  # a missing package is named before a file is written
     processes = Processes(None if device is None else device_named(device))
     source = open_source(data, settings.data.source)
     parts = split_and_scale(source, settings.data)
@@ -104,6 +108,7 @@ def train(
             folder=run.folder,
             checkpoint_seconds=checkpoint_seconds,
             tensorboard=tensorboard,
+            log=log,
             progress=progress,
             on_epoch=on_epoch,
             tell=speak,

@@ -1,13 +1,11 @@
 """The history of training, epoch by epoch, and the files it is written to."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpin._core.extras import extra
 from gpin._core.files import write_whole
 
 __all__ = ["Epoch", "History", "Metrics"]
@@ -90,34 +88,19 @@ class History:
 
 
 class Metrics:
-    """Writes `metrics.jsonl`, one line per epoch; `metrics.parquet` at the end; and TensorBoard events on request."""
+    """Writes `metrics.jsonl`, one line per epoch, and `metrics.parquet` at the end."""
 
-    def __init__(self, folder: Path, history: History, tensorboard: bool = False) -> None:
+    def __init__(self, folder: Path, history: History) -> None:
         self.folder = folder
         self.lines = folder / "metrics.jsonl"
-        self.make_writer = _tensorboard(folder / "tensorboard", len(history.epochs)) if tensorboard else None
         # If training was killed, the last line may be incomplete, or belong to an epoch that will be trained again.
         _write_changed(self.lines, "".join(json.dumps(row) + "\n" for row in history.rows()).encode())
-        self.writer: Any = None
-        if not any((folder / "tensorboard").glob("events.*")):
-            for row in history.rows():  # these epochs were trained without TensorBoard
-                self._add_events(row)
 
     def add(self, history: History) -> None:
         """Write the newest epoch."""
         row = history.rows()[-1]
         with open(self.lines, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        self._add_events(row)
-
-    def _add_events(self, row: Mapping[str, Any]) -> None:
-        if self.make_writer is not None:
-            self.writer = self.writer or self.make_writer()
-            names = {"train": "elbo/train", "validation": "elbo/validation", "score": "score"}
-            for name, title in {**names, "learning_rate": "learning_rate"}.items():
-                if name in row:
-                    self.writer.add_scalar(title, row[name], row["epoch"])
-            self.writer.flush()
 
     def close(self, history: History) -> None:
         """Write the whole history as a Parquet table."""
@@ -127,18 +110,9 @@ class Metrics:
         buffer = pa.BufferOutputStream()
         parquet.write_table(pa.Table.from_pylist(history.rows()), buffer)
         _write_changed(self.folder / "metrics.parquet", buffer.getvalue().to_pybytes())
-        if self.writer is not None:
-            self.writer.close()
 
 
 def _write_changed(path: Path, content: bytes) -> None:
     """Write a file unless it already has this content: a finished run may be in a read-only folder."""
     if not path.is_file() or path.read_bytes() != content:
         write_whole(path, content)
-
-
-def _tensorboard(folder: Path, done: int) -> Callable[[], Any]:
-    """A function that makes an event writer after `done` epochs; raises now if TensorBoard is not installed."""
-    with extra("tensorboard"):
-        from torch.utils.tensorboard import SummaryWriter
-    return partial(SummaryWriter, str(folder), purge_step=done + 1)

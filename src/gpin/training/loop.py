@@ -5,7 +5,7 @@ import hashlib
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from gpin.training.calibration import calibrate_with
 from gpin.training.checkpoints import Checkpoint, Checkpoints
 from gpin.training.history import Epoch, History, Metrics
 from gpin.training.interrupts import interruptible
+from gpin.training.loggers import Logger, Loggers, as_loggers
 from gpin.training.processes import Processes
 from gpin.training.progress import progress_bar
 from gpin.training.settings import TrainingConfig
@@ -63,6 +64,7 @@ def fit(
     folder: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 30.0,
     tensorboard: bool = False,
+    log: str | Logger | Sequence[str | Logger] | None = None,
     progress: bool | None = None,
     on_epoch: OnEpoch | None = None,
     tell: Tell | None = None,
@@ -102,7 +104,10 @@ def fit(
             killed run, with bit-identical results, and returns at once if the run had finished. A folder that holds
             another run raises InputError.
         checkpoint_seconds: How often to write a checkpoint; at most this much work is lost.
-        tensorboard: Write events for TensorBoard to the folder; needs the extra "tensorboard".
+        tensorboard: The same as log="tensorboard".
+        log: Where to log the results of each epoch: "tensorboard" (needs a folder), "wandb" or "mlflow", each with the
+            extra of that name; an object with the methods of `gpin.training.Logger`; or a list of these. A resumed run
+            continues its run in W&B or MLflow, if it has a folder.
         progress: Show a progress bar; by default if stderr is a terminal.
         on_epoch: Called after each epoch with its number, from 1, and its result. If it returns False or raises
             `gpin.StopTraining`, training ends: the model has its best weights so far, `History.stopped` is true, and a
@@ -134,18 +139,18 @@ def fit(
         "training",
     )
     check_model(vae, config, on_epoch)
-    if tensorboard and folder is None:
-        raise InputError("tensorboard=True needs a folder to write its events to")
     if not checkpoint_seconds >= 0:
         raise InputError(f"checkpoint_seconds must not be negative, got {checkpoint_seconds}")
     if folder is not None and isinstance(x_train, DataLoader):
         raise InputError("a DataLoader cannot be resumed because its order is unknown: pass its Dataset, or no folder")
+    place = None if folder is None else as_path(folder)
+    chosen = as_loggers(place, log, "tensorboard" if tensorboard else None)
     vae.move(device, dtype)
     processes = Processes(next(vae.parameters()).device)
     vae.to(processes.device)
     training, validation = as_batches(vae, x_train, x_val, config, y, y_val)
     tell = to_stderr if tell is None else tell
-    store = None if folder is None else _Store(as_path(folder), processes, checkpoint_seconds, tell)
+    store = None if place is None else _Store(place, processes, checkpoint_seconds, tell)
 
     modules = None if store is None or identity else _modules(vae)
 
@@ -160,7 +165,7 @@ def fit(
         try:
             if saved is not None:
                 trainer.restore(saved)
-            run(trainer, store, tensorboard, progress, on_epoch, tell)
+            run(trainer, store, Loggers(chosen, tell), progress, on_epoch, tell)
         finally:
             trainer.take_best()
     if calibrate:
@@ -219,21 +224,24 @@ def _with_conditions(vae: VAE, data: Any, y: Any) -> Any:
 def run(
     trainer: Trainer,
     store: "_Store | None" = None,
-    tensorboard: bool = False,
+    loggers: Loggers | None = None,
     progress: bool | None = None,
     on_epoch: OnEpoch | None = None,
     tell: Tell = to_stderr,
 ) -> None:
-    """Train to the end, and report to the progress bar, the folder and the user's functions."""
+    """Train to the end, and report to the progress bar, the folder, the loggers and the user's functions."""
     first = trainer.processes.first
+    loggers = loggers if first and loggers is not None else Loggers()
     if store is not None:
-        store.begin(trainer, tensorboard)
+        store.begin(trainer)
+    logging = loggers.logging(_described(trainer), trainer.history, trainer.finished)
     if trainer.finished:
-        return
+        with logging:  # which records the run where it has not been recorded
+            return
     steps, shown = len(trainer.training), progress if first else False
     bar = progress_bar(trainer.config.epochs, steps, trainer.updates, shown)
     signals = interruptible(store is not None, trainer.processes.alone)
-    with signals as asked, bar as (advance, show):
+    with logging, signals as asked, bar as (advance, show):
 
         def after_step(stop: bool) -> None:
             advance()
@@ -248,6 +256,7 @@ def run(
                 tell(warning)
             if store is not None:
                 store.after_epoch(trainer)
+            loggers.log(trainer.history)
             stop = on_epoch is not None and first and _stops(on_epoch, len(trainer.history.epochs), result)
             if trainer.processes.any(stop) and not trainer.finished:
                 trainer.stop()
@@ -255,6 +264,16 @@ def run(
                     store.finish(trainer)
 
         trainer.run(after_step, after_epoch, asked)
+
+
+def _described(trainer: Trainer) -> dict[str, Any]:
+    """The options of a training for its loggers."""
+    model = trainer.vae.config
+    return {
+        "model": {} if model is None else model.model_dump(mode="json"),
+        "training": trainer.config.model_dump(),
+        "instances": {"train": trainer.training.size, "validation": trainer.validation.size},
+    }
 
 
 def _stops(on_epoch: OnEpoch, number: int, result: Epoch) -> bool:
@@ -291,7 +310,7 @@ class _Store:
             )
         return saved
 
-    def begin(self, trainer: Trainer, tensorboard: bool) -> None:
+    def begin(self, trainer: Trainer) -> None:
         """Write to the folder before the first step, so that a folder that is not writable fails now.
 
         For a finished run, only missing or damaged metrics are written again.
@@ -300,7 +319,7 @@ class _Store:
             return
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.metrics = Metrics(self.folder, trainer.history, tensorboard)
+            self.metrics = Metrics(self.folder, trainer.history)
             if trainer.finished:
                 self.metrics.close(trainer.history)
         if not trainer.finished and not trainer.updates:
