@@ -27,7 +27,7 @@ try:
     from cyclopts import CycloptsError, Parameter, UnusedCliTokensError
 
     from gpin._core.errors import BusyError, FetchError, InputError, TrainingError
-    from gpin.cli import data, demo, experiment, methods, runs, train  # noqa: F401  (importing them registers their commands)
+    from gpin.cli import data, demo, experiment, methods, rank, runs, train  # noqa: F401  (importing them registers their commands)
     from gpin.cli.base import CheckError, Flag, app, with_flags
 except KeyboardInterrupt:  # before `main` can handle it
     _leave()

@@ -7,6 +7,7 @@ from gpin.runs.evaluate import Evaluation, evaluate_run
 from gpin.runs.export import export_run
 from gpin.runs.folder import Run, open_run
 from gpin.runs.improve import ImprovedRun, improve_run
+from gpin.runs.rank import Ranking, rank_run
 from gpin.runs.settings import ModelSettings, RunSettings, read_settings, run_settings
 from gpin.runs.train import train
 
@@ -14,6 +15,7 @@ __all__ = [
     "Evaluation",
     "ImprovedRun",
     "ModelSettings",
+    "Ranking",
     "Run",
     "RunCoverage",
     "RunSettings",
@@ -23,6 +25,7 @@ __all__ = [
     "export_run",
     "improve_run",
     "open_run",
+    "rank_run",
     "read_settings",
     "reconstruct_to_file",
     "run_settings",

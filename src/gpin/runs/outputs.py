@@ -27,6 +27,7 @@ ENDINGS = {
     "images": (".png", ".npy"),
     "a table": (".csv", ".parquet", ".npy"),
     "one row per instance": (".parquet", ".csv"),
+    "a ranking": (".csv", ".parquet", ".json"),
     "a page": (".html", ".htm"),
     "a model": (".onnx",),
 }
