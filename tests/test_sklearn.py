@@ -10,14 +10,14 @@ import pandas
 import pytest
 import torch
 from linear_gaussian import LinearGaussian
-from sklearn.base import clone
+from sklearn.base import clone, is_outlier_detector
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from gpin._core.errors import InputError
 from gpin.inference import METHODS
@@ -36,7 +36,15 @@ def fitted():
     return small().fit(X)
 
 
-@parametrize_with_checks([GPVAE(epochs=2, samples=20, architecture={"width": 8})])
+def checks():
+    """scikit-learn's own checks; those that score hundreds of rows again and again are slow."""
+    for estimator, check in estimator_checks_generator(GPVAE(epochs=2, samples=20, architecture={"width": 8})):
+        name = check.func.__name__ + "".join(f"-{key}={value}" for key, value in check.keywords.items())
+        again = name in ("check_outliers_fit_predict", "check_outliers_train-readonly_memmap=True")
+        yield pytest.param(estimator, check, id=name, marks=pytest.mark.slow if again else ())
+
+
+@pytest.mark.parametrize(("estimator", "check"), list(checks()))
 def test_scikit_learn_has_nothing_to_object(estimator, check):
     check(estimator)
 
@@ -117,6 +125,46 @@ def test_labels_are_ignored(fitted):
     labels = np.arange(40) % 3
     assert np.array_equal(small().fit(X, labels).transform(X), fitted.transform(X))
     assert fitted.score(X, labels) == fitted.score(X)
+
+
+# Outliers ---------------------------------------------------------------------------------------------
+
+
+def test_a_share_of_the_rows_are_outliers():
+    model = small(contamination=0.2).fit(X)
+    decision = model.decision_function(X)
+    np.testing.assert_array_equal(decision, model.score_samples(X) - model.offset_)
+    assert np.array_equal(model.predict(X), np.where(decision < 0, -1, 1))
+    lowest = np.argsort(model.score_samples(X))[:8]  # a fifth of 40
+    assert set(np.flatnonzero(model.predict(X) == -1)) == set(lowest)
+
+
+def test_by_itself_it_calls_far_rows_outliers_and_hardly_any_others(fitted):
+    low, high = np.percentile(fitted.score_samples(X), (25, 75))
+    assert fitted.offset_ == pytest.approx(low - 1.5 * (high - low))
+    assert (fitted.predict(X) == -1).mean() < 0.2
+    assert (fitted.predict(20 * X) == -1).all()
+    many = small(validation_fraction=0.5).fit(np.concatenate([X, X, X]))  # enough are held out
+    assert many.offset_ != pytest.approx(np.percentile(many.score_samples(X), 25) - 1.5 * np.ptp(many.score_samples(X)))
+
+
+def test_outliers_are_found_in_a_pipeline_like_by_other_detectors():
+    rows = np.concatenate([X, [[40.0, -40.0, 40.0, -40.0, 40.0]]])
+    model = make_pipeline(StandardScaler(), small(contamination=1 / 41))
+    assert np.flatnonzero(model.fit(rows).predict(rows) == -1).tolist() == [40]
+    assert model.decision_function(rows).argmin() == 40
+    assert is_outlier_detector(model[-1])
+
+
+def test_a_pickle_of_before_there_was_a_contamination_says_that_it_must_be_fitted_again(fitted):
+    state = fitted.__getstate__()
+    del state["contamination"], state["offset_"]
+    older = GPVAE.__new__(GPVAE)
+    older.__setstate__(state)
+    assert older.get_params() == fitted.get_params()
+    assert np.array_equal(older.score_samples(X), fitted.score_samples(X))
+    with pytest.raises(NotFittedError):
+        older.predict(X)
 
 
 # Randomness -------------------------------------------------------------------------------------------
@@ -311,6 +359,9 @@ def test_so_many_rows_are_held_out(fraction, held):
         ({"learning_rate": -1.0}, "learning_rate"),
         ({"patience": 0}, "patience"),
         ({"dtype": "float16"}, "dtype must be 'float32' or 'float64', got 'float16'"),
+        ({"contamination": 0.6}, "contamination must be 'auto' or a number in the range \\(0, 0.5\\], got 0.6"),
+        ({"contamination": 0}, "contamination must be"),
+        ({"contamination": "some"}, "contamination must be"),
         ({"samples": 0}, "samples must be a whole number of at least 1, got 0"),
         ({"validation_fraction": 1.0}, "validation_fraction must be less than 1, got 1.0"),
         ({"validation_fraction": 0}, "validation_fraction must be a positive number, got 0"),
