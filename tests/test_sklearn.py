@@ -350,7 +350,7 @@ def test_so_many_rows_are_held_out(fraction, held):
         ({"method": "pca"}, "unknown method 'pca'"),
         ({"options": {"seed": 1}}, "method 'gp' has no option 'seed'"),
         ({"options": "full"}, "options must be a mapping of the method's own options, got 'full'"),
-        ({"likelihood": "poisson"}, "poisson"),
+        ({"likelihood": "weibull"}, "weibull"),
         ({"likelihood": "bernoulli"}, "the likelihood 'bernoulli' needs data in"),
         ({"shape": (1, 28, 28)}, "has 784 entries, but X has 5 columns"),
         ({"architecture": {"depth": 3}}, "the architecture 'dense' has no option 'depth'"),

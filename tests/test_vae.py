@@ -57,7 +57,7 @@ def test_bad_data_is_named_in_one_line(vae, x, said):
         (lambda: gpin.build(28), "got 28"),
         (lambda: gpin.build("abc"), "got 'abc'"),
         (lambda: gpin.build(()), "shape must be"),
-        (lambda: gpin.build(SHAPE, likelihood="poisson"), "likelihood"),
+        (lambda: gpin.build(SHAPE, likelihood="weibull"), "likelihood"),
         (lambda: gpin.build(SHAPE, likelihood={"varience": 1}), "did you mean 'variance'"),
         (lambda: gpin.build(SHAPE, architecture={"width": 0}), "width"),
         (lambda: gpin.build(SHAPE, architecture={"channels": (8,) * 5}), "too many"),

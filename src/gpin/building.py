@@ -23,6 +23,7 @@ from gpin.evaluation.gap_prediction import Calibrations, Temperatures, unpack_ca
 from gpin.inference import METHODS, method_named
 from gpin.likelihoods import (
     GaussianOptions,
+    Likelihood,
     LikelihoodConfig,
     as_likelihood_config,
     likelihood_named,
@@ -32,6 +33,7 @@ from gpin.networks import (
     ArchitectureConfig,
     ConditionalTrunk,
     DenseOptions,
+    ObservedTrunk,
     OwnDecoder,
     OwnNetworks,
     OwnTrunk,
@@ -53,7 +55,8 @@ class VAEConfig(Config):
     """Everything that is needed to build a model, ready for JSON.
 
     `encoder` and `decoder` are the class names of user-defined networks; None stands for gpin's own. `condition` is
-    what the model is conditional on, if anything.
+    what the model is conditional on, if anything. `missing` says whether NaN in x may stand for a value that was not
+    observed.
     """
 
     shape: tuple[int, ...]
@@ -65,6 +68,7 @@ class VAEConfig(Config):
     encoder: str | None = None
     decoder: str | None = None
     condition: Condition | None = None
+    missing: bool = False
 
     @field_validator("options")
     @classmethod
@@ -97,10 +101,10 @@ class VAEConfig(Config):
 
         It is the record of earlier versions where the model is one that they could build.
         """
-        added, former = ("encoder", "decoder", "condition"), _former_options(self.method).items()
+        added, former = ("encoder", "decoder", "condition", "missing"), _former_options(self.method).items()
         options = {name: value for name, value in self.options.items() if (name, value) not in former}
         return {
-            **{name: value for name, value in handler(self).items() if name not in added or value is not None},
+            **{name: value for name, value in handler(self).items() if name not in added or value not in (None, False)},
             "options": options or self.options,  # a record without options stands for the defaults
             "likelihood": self.likelihood.record(),
             "architecture": self.architecture.record(),
@@ -122,6 +126,7 @@ def build(
     encoder: Network | None = None,
     decoder: Network | None = None,
     given: Any = None,
+    missing: bool = False,
     start: VAE | None = None,
     seed: int | None = None,
     device: str | torch.device | None = None,
@@ -150,6 +155,8 @@ def build(
             levels of labels (text or whole numbers) and the scale of numbers are taken. It is an array `(n,)` or, for
             several columns, a mapping from their names to arrays or a data frame. The decoder then takes
             `(batch, latent_dim + C)`, z with the C numbers of the condition beside it, see `gpin.conditions`.
+        missing: Whether NaN in x may stand for a value that was not observed. The model then learns from the observed
+            values alone, and its encoder takes zeros in place of the missing ones and, unless it is your own, a mask.
         start: A trained VAE for a warm start, see :meth:`VAE.start_from`; not all methods support it.
         seed: The seed of the initial weights; torch's global random state is left unchanged.
         device: The device of the model, such as "cuda"; by default torch's default device.
@@ -178,6 +185,7 @@ def build(
         likelihood=as_likelihood_config(likelihood),
         architecture=as_architecture(architecture, shape),
         condition=None if given is None else as_condition(given),
+        missing=missing,
     )
     with nullcontext() if seed is None else seeded(check_seed(seed)):
         vae = from_config(config, encoder=encoder, decoder=decoder)
@@ -209,12 +217,9 @@ def from_config(
     architecture = make_architecture(config.shape, config.architecture)
     likelihood = make_likelihood(config.shape, config.likelihood)
     width = 0 if config.condition is None else config.condition.width
-
-    def make_trunk() -> Trunk:
-        trunk = architecture.trunk() if encoders is None else OwnTrunk(encoders(), config.shape)
-        return trunk if config.condition is None else ConditionalTrunk(trunk, config.shape, width)
-
-    inference = method(make_trunk, config.latent_dim, options)
+    if config.missing and not likelihood.missing:
+        raise InputError(f"the likelihood {likelihood.name!r} does not allow for missing values: leave missing out")
+    inference = method(_trunks(config, likelihood, encoders), config.latent_dim, options)
     if decoders is None:
         network = architecture.decoder(config.latent_dim + width, likelihood.outputs)
     else:
@@ -227,6 +232,21 @@ def from_config(
                 "another name, build the model and pass it as into="
             )
     return VAE(inference, network, likelihood, config.model_copy(update=names))
+
+
+def _trunks(config: VAEConfig, likelihood: Likelihood[Any], encoders: OwnNetworks | None) -> Callable[[], Trunk]:
+    """A function that makes a new trunk for the data of a config."""
+    prepared = config.missing or likelihood.counts is not None
+    mask = config.missing and encoders is None
+    inner = make_architecture(ObservedTrunk.input_shape(config.shape, mask), config.architecture)
+
+    def make_trunk() -> Trunk:
+        trunk: Trunk = inner.trunk() if encoders is None else OwnTrunk(encoders(), config.shape)
+        trunk = ObservedTrunk(trunk, config.shape, mask, likelihood.counts) if prepared else trunk
+        condition = config.condition
+        return trunk if condition is None else ConditionalTrunk(trunk, config.shape, condition.width)
+
+    return make_trunk
 
 
 def _check_given(part: str, name: str | None, given: OwnNetworks | None, what: str) -> None:

@@ -38,6 +38,7 @@ from gpin.evaluation.gap_prediction import (
 )
 from gpin.evaluation.gaps import HOW, PAIRS, Gap, Gaps, estimated_gap, posterior_elbo, refined_gap
 from gpin.evaluation.importance import LogLikelihood, importance_draws, importance_weighted
+from gpin.evaluation.imputation import expected_values, with_missing
 from gpin.evaluation.resampling import PosteriorDraws, Proposal, escalated, resampled
 from gpin.inference import ELBO, InferenceModel, Uncertainty
 from gpin.likelihoods import Likelihood
@@ -152,6 +153,11 @@ class VAE(nn.Module):
     def latent_dim(self) -> int:
         """The number of latent dimensions."""
         return self.inference.latent_dim
+
+    @property
+    def missing(self) -> bool:
+        """Whether NaN in x may stand for a value that was not observed, see :func:`gpin.build`."""
+        return self.config is not None and self.config.missing
 
     # The generative model -------------------------------------------------------------------------
 
@@ -922,7 +928,69 @@ class VAE(nn.Module):
     def reconstruct(self, x: ArrayLike, *, y: Any = None) -> Tensor:
         """E[x|z] at the posterior mean of z, `(batch, *shape)`; y are the conditions of x, see :meth:`check`."""
         x = self.check(x, y)
-        return self._mean_at(self.given(x, self.encode(x).mean))
+        return self._mean_given(x, self.encode(x).mean)
+
+    def _mean_given(self, x: Tensor, z: Tensor) -> Tensor:
+        """E[x|z] with the conditions of the rows x, if they carry any: z `(..., batch, d)` → `(..., batch, *shape)`."""
+        return self._mean_at(self.given(x, z))
+
+    @torch.no_grad()
+    def impute(
+        self,
+        x: ArrayLike,
+        mask: ArrayLike | None = None,
+        *,
+        y: Any = None,
+        samples: int = 200,
+        proposal: Literal["encoder", "refined"] = "refined",
+        chunk_size: int = 512,
+    ) -> Tensor:
+        """x with its missing values replaced by their expectations given the observed ones, `(batch, *shape)`.
+
+        They are means of E[x|z] over the posterior of z given the observed values, see `gpin.evaluation.imputation`.
+        Those of a categorical column are the probabilities of its levels. Observed values are returned unchanged. This
+        also works with a model that was trained on complete data, whose encoder then sees E[x|z = 0] in place of a
+        missing value.
+
+        Arguments:
+            x: `(batch, *shape)`, any number of instances; NaN stands for a missing value.
+            mask: True where a value of x is missing, `(batch, *shape)` or `shape`, in addition to NaN.
+            y: The conditions of x, see :meth:`check`; for a conditional model only.
+            samples: The number of draws from the posterior of each instance.
+            proposal: "refined" weights draws from the Gaussian of :meth:`refine`; "encoder" those from q(z|x), which is
+                faster and less accurate.
+            chunk_size: How many pairs (x, z) are decoded at a time; changes memory, not results.
+
+        Example:
+            >>> import gpin
+            >>> vae, x = gpin.build((3,), "vae", latent_dim=2).eval(), torch.tensor([[0.5, torch.nan, 1.0]])
+            >>> vae.impute(x).isfinite()
+            tensor([[True, True, True]])
+        """
+        samples, chunk_size = whole_number(samples, "samples"), whole_number(chunk_size, "chunk_size")
+        if proposal not in ("encoder", "refined"):
+            raise InputError(f"unknown proposal {proposal!r}: choose 'encoder' or 'refined'")
+        holes = with_missing(as_tensor(x, "x"), None if mask is None else as_tensor(mask, "the mask"))
+        x = self.check(holes, y, missing=True)
+        parts = []
+        with differentiable(), evaluating(self):
+            x = x.clone() if x.is_inference() else x
+            for batch in x.split(max(1, min(BATCH, 2**20 // samples))):
+                values, start = self.values(batch), batch
+                if not self.missing:
+                    likely = self._mean_given(batch, batch.new_zeros(len(batch), self.latent_dim))
+                    start = self.with_values(batch, values.where(~values.isnan(), likely))
+                q = self.inference(start, self)
+                q = QuasiNewton()(batch, q, self) if proposal == "refined" else q
+                found = expected_values(
+                    partial(self._mean_given, batch),
+                    partial(self.log_joint, batch),
+                    q,
+                    samples,
+                    max(1, chunk_size // len(batch)),
+                )
+                parts.append(found.where(values.isnan(), values))
+        return torch.cat(parts)
 
     @overload
     def sample(
@@ -982,32 +1050,41 @@ class VAE(nn.Module):
         batches = [self.check(x, y)] if isinstance(x, Tensor | np.ndarray) else x
         first: Tensor | None = None
         total = squares = torch.zeros((), dtype=torch.float64)
-        count = 0
+        count, counts = 0, torch.zeros((), dtype=torch.float64)
         if isinstance(batches, str) or not isinstance(batches, Iterable):
             raise InputError(f"x must be a tensor, an array or batches of them, got {type(x).__name__}")
         for batch in map(self.check, batches):
             first = batch[:1024] if first is None else first
             values = self.values(batch).double()
+            observed = ~values.isnan()
+            values = values.where(observed, 0.0)
             total = total + values.sum(0)
             squares = squares + values.square().sum(0)
-            count += len(batch)
+            count, counts = count + len(batch), counts + observed.sum(0)
         if first is None:
             raise InputError("the training data is empty")
         if not self.prepared:
-            mean = total / count
-            spread = (squares / count - mean.square()).clamp(min=0)
+            counts = counts.clamp(min=1)
+            mean = total / counts
+            spread = (squares / counts - mean.square()).clamp(min=0)
             self._center(mean, self.likelihood.center(mean, spread))
             self.likelihood.prepare(spread)
             self.prepared.fill_(True)
         self.inference.prepare(first, count, self)
 
     def _center(self, mean: Tensor, output: Tensor | None) -> None:
-        """Set the centres of x and of the decoder's output in the networks that have them."""
-        for module in self.modules():
-            if (center_input := getattr(module, "center_input", None)) is not None:
+        """Set the centres of x and of the decoder's output in the networks that have them; a network that has one
+        takes care of its own parts."""
+        pending = list(self.children())
+        while pending:
+            module = pending.pop()
+            center_input, center_output = (getattr(module, f"center_{side}", None) for side in ("input", "output"))
+            if center_input is not None:
                 center_input(mean)
-            if output is not None and (center_output := getattr(module, "center_output", None)) is not None:
+            if center_output is not None and output is not None:
                 center_output(output)
+            if center_input is None and center_output is None:
+                pending += module.children()
 
     def start_from(self, trained: "VAE") -> "VAE":
         """Warm start: copy the decoder, the likelihood and the usable parts of the encoder from a trained VAE."""
@@ -1051,22 +1128,23 @@ class VAE(nn.Module):
             {"params": params, "lr": rate, "weight_decay": decay} for (rate, decay), params in groups.items() if params
         ]
 
-    def check(self, x: ArrayLike, y: Any = None) -> Tensor:
+    def check(self, x: ArrayLike, y: Any = None, *, missing: bool | None = None) -> Tensor:
         """Convert x to a tensor of the model's dtype and device; invalid data raises InputError.
 
         Arguments:
             x: `(batch, *shape)`.
             y: For a conditional model only: the conditions of x, one value per instance or one for all. For several
                 columns it is a mapping from their names to such values, a data frame, or an array `(batch, columns)`.
+            missing: Whether NaN may stand for a missing value; by default as the model was built.
 
         Returns:
             x or, for a conditional model, joined rows `(batch, D + C)`, which are accepted in place of x and y.
         """
         x = as_tensor(x, "x")
         if self.condition is not None and y is None and x.shape[1:] == (self._joined_size,):
-            return self._checked_rows(x)
+            return self._checked_rows(x, missing)
         c = self._numbers(y, len(x))
-        x = self._checked_values(x)
+        x = self._checked_values(x, missing)
         return x if c is None else joined(x, c)
 
     @property
@@ -1074,12 +1152,12 @@ class VAE(nn.Module):
         """D + C, the number of entries of a row that carries its condition."""
         return math.prod(self.shape) + (0 if self.condition is None else self.condition.width)
 
-    def _checked_rows(self, x: Tensor) -> Tensor:
+    def _checked_rows(self, x: Tensor, missing: bool | None) -> Tensor:
         """Joined rows, as :meth:`check` returns them."""
         values, c = parted(x, self.shape)
         if not torch.isfinite(c).all():
             raise InputError("the conditions of joined rows must be finite, got NaN or infinite values")
-        self._checked_values(values)
+        self._checked_values(values, missing)
         return self._like_own(x)
 
     def conditions(self, y: Any, count: int) -> Tensor:
@@ -1094,7 +1172,7 @@ class VAE(nn.Module):
         """The numbers of conditions y, or None for a model without a condition."""
         return None if self.condition is None and y is None else self.conditions(y, count)
 
-    def _checked_values(self, x: Tensor) -> Tensor:
+    def _checked_values(self, x: Tensor, missing: bool | None) -> Tensor:
         """Values `(batch, *shape)`, as :meth:`check` returns them."""
         wanted = "(batch, " + ", ".join(map(str, self.shape)) + ")"
         if x.dim() != len(self.shape) + 1 or tuple(x.shape[1:]) != self.shape:
@@ -1104,13 +1182,25 @@ class VAE(nn.Module):
             raise InputError(f"x is an empty batch: shape {tuple(x.shape)}, expected at least one instance")
         x = self._like_own(x)
         # Checking the sum is ten times cheaper, and only finite numbers have a finite sum.
-        if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():
-            bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
-            raise InputError(
-                f"x has NaN or infinite values in {len(bad)} of {len(x)} instances (the first is number {bad[0]})"
-            )
+        if not torch.isfinite(x.sum()):
+            self._check_finite(x, self.missing if missing is None else missing)
         self.likelihood.check(x)
         return x
+
+    def _check_finite(self, x: Tensor, missing: bool) -> None:
+        """Raise InputError if a value of x is infinite, or if it is NaN and must not be."""
+        unfit = ~(torch.isfinite(x) | x.isnan()) if missing and self.likelihood.missing else ~torch.isfinite(x)
+        if not unfit.any():
+            return
+        bad = unfit.flatten(1).any(1).nonzero().flatten().tolist()
+        if missing and not self.likelihood.missing:
+            hint = f"; the likelihood {self.likelihood.name!r} does not allow for missing values"
+        else:
+            hint = "" if missing else "; if NaN stands for missing values, build the model with missing=True"
+            hint = hint if x.isnan().any() else ""
+        raise InputError(
+            f"x has NaN or infinite values in {len(bad)} of {len(x)} instances (the first is number {bad[0]}){hint}"
+        )
 
     def _like_own(self, tensor: Tensor) -> Tensor:
         like = next(self.parameters())

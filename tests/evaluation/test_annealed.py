@@ -159,7 +159,7 @@ def test_every_method_is_annealed(method):
 )
 def test_every_likelihood_agrees_with_importance_sampling(likelihood, dtype):
     vae = gpin.build((4,), "vae", 1, likelihood=likelihood, seed=0, dtype=dtype, architecture={"width": 8}).eval()
-    x = (torch.rand(3, 4) > 0.5).to(dtype)
+    x = vae.sample(3, noise=True)
     vae.prepare(x)
     with torch.inference_mode():
         found = vae.log_likelihood(x.clone(), estimator="annealed", temperatures=10, chains=50)

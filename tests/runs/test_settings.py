@@ -64,7 +64,7 @@ def test_the_settings_of_a_run_that_had_a_start_need_one(tmp_path):
         ({"method": "vae", "options": {"covariance": "full"}}, "method 'vae' has no option 'covariance'"),
         ({"options": {"covariance": "round"}}, "covariance"),
         ({"options": {"preset": 3}}, "no preset 3"),
-        ({"likelihood": {"kind": "poisson"}}, "unknown likelihood 'poisson'"),
+        ({"likelihood": {"kind": "weibull"}}, "unknown likelihood 'weibull'"),
     ],
 )
 def test_a_model_that_cannot_be_is_refused_before_data_is_looked_for(model, words):

@@ -5,28 +5,42 @@ from typing import Any
 
 from gpin._core.config import registered
 from gpin._core.errors import InputError
-from gpin.likelihoods.base import Likelihood, LikelihoodConfig
+from gpin.likelihoods.base import Curvature, Factorised, Likelihood, LikelihoodConfig
 from gpin.likelihoods.bernoulli import Bernoulli, BernoulliOptions
+from gpin.likelihoods.categorical import Categorical, CategoricalOptions
+from gpin.likelihoods.counts import NegativeBinomial, NegativeBinomialOptions, Poisson, PoissonOptions
 from gpin.likelihoods.gaussian import Gaussian, GaussianOptions
 from gpin.likelihoods.heteroscedastic import Heteroscedastic, HeteroscedasticOptions
+from gpin.likelihoods.mixed import Mixed, MixedOptions
 
 __all__ = [
     "LIKELIHOODS",
     "Bernoulli",
     "BernoulliOptions",
+    "Categorical",
+    "CategoricalOptions",
+    "Curvature",
+    "Factorised",
     "Gaussian",
     "GaussianOptions",
     "Heteroscedastic",
     "HeteroscedasticOptions",
     "Likelihood",
     "LikelihoodConfig",
+    "Mixed",
+    "MixedOptions",
+    "NegativeBinomial",
+    "NegativeBinomialOptions",
+    "Poisson",
+    "PoissonOptions",
     "as_likelihood_config",
     "likelihood_named",
     "make_likelihood",
 ]
 
 LIKELIHOODS: dict[str, type[Likelihood[Any]]] = {
-    likelihood.name: likelihood for likelihood in (Gaussian, Bernoulli, Heteroscedastic)
+    likelihood.name: likelihood
+    for likelihood in (Gaussian, Bernoulli, Heteroscedastic, Poisson, NegativeBinomial, Categorical, Mixed)
 }
 
 

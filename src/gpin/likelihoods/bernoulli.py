@@ -7,7 +7,7 @@ from pydantic import model_validator
 from torch import Tensor
 from torch.nn import functional
 
-from gpin.likelihoods.base import Likelihood, LikelihoodConfig
+from gpin.likelihoods.base import Factorised, LikelihoodConfig
 
 __all__ = ["Bernoulli", "BernoulliOptions"]
 
@@ -31,7 +31,7 @@ class BernoulliOptions(LikelihoodConfig):
         return {**super().record(), **WRITTEN}
 
 
-class Bernoulli(Likelihood[BernoulliOptions]):
+class Bernoulli(Factorised[BernoulliOptions]):
     """Independent Bernoulli values of x in [0, 1], with the decoder's output as logits."""
 
     name = "bernoulli"
@@ -41,10 +41,7 @@ class Bernoulli(Likelihood[BernoulliOptions]):
     density = False
     support = (0.0, 1.0)
 
-    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
-        return self._sum(self.log_prob_each(x, output))
-
-    def log_prob_each(self, x: Tensor, output: Tensor) -> Tensor:
+    def _log_prob_each(self, x: Tensor, output: Tensor) -> Tensor:
         return x * output - functional.softplus(output)
 
     def mean(self, output: Tensor) -> Tensor:
@@ -53,7 +50,7 @@ class Bernoulli(Likelihood[BernoulliOptions]):
     def sample(self, output: Tensor) -> Tensor:
         return torch.bernoulli(output.sigmoid())
 
-    def score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+    def _score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
         """x − p and p (1 − p), where p is the sigmoid of the logits."""
         p = output.sigmoid()
         # In float32, 1 − p is zero for logits above 17, and the square root has no gradient at zero.

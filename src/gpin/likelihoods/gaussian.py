@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from gpin._core.shards import batch_sum
-from gpin.likelihoods.base import Likelihood, LikelihoodConfig
+from gpin.likelihoods.base import Factorised, LikelihoodConfig
 
 __all__ = ["Gaussian", "GaussianOptions", "VarianceOptions"]
 
@@ -52,7 +52,7 @@ class GaussianOptions(VarianceOptions):
         return self
 
 
-class Gaussian(Likelihood[GaussianOptions]):
+class Gaussian(Factorised[GaussianOptions]):
     """N(x; output, σ²I), where the option `variance` determines how σ² is obtained."""
 
     name = "gaussian"
@@ -82,16 +82,18 @@ class Gaussian(Likelihood[GaussianOptions]):
         """σ² = min_variance + exp(log_variance), a scalar or one value per pixel."""
         return self.options.min_variance + self.log_variance.exp()
 
-    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
-        squares, variance = (output - x).square_(), self.variance
-        if self.options.variance == "per_pixel":
-            return -0.5 * (self._sum(squares / variance) + torch.log(2 * math.pi * variance).sum())
-        size = math.prod(self.shape)
-        return -0.5 * (self._sum(squares) / variance + size * torch.log(2 * math.pi * variance))
-
-    def log_prob_each(self, x: Tensor, output: Tensor) -> Tensor:
+    def _log_prob_each(self, x: Tensor, output: Tensor) -> Tensor:
         variance = self.variance
         return -0.5 * ((output - x).square() / variance + torch.log(2 * math.pi * variance))
+
+    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
+        if self.options.variance == "per_pixel":
+            return super().log_prob(x, output)
+        # With one variance it suffices to divide the sum of squares by it.
+        observed, variance = ~x.isnan(), self.variance
+        squares = (output - x.where(observed, 0.0)).square_() * observed
+        count = observed.flatten(-len(self.shape)).sum(-1)
+        return -0.5 * (self._sum(squares) / variance + count * torch.log(2 * math.pi * variance))
 
     def mean(self, output: Tensor) -> Tensor:
         return output
@@ -99,7 +101,7 @@ class Gaussian(Likelihood[GaussianOptions]):
     def sample(self, output: Tensor) -> Tensor:
         return output + self.variance.sqrt() * torch.randn_like(output)
 
-    def score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+    def _score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
         """(x − output)/σ² and 1/σ²."""
         precision = (1 / self.variance).expand_as(output)
         return (x - output) * precision, precision
@@ -117,8 +119,12 @@ class Gaussian(Likelihood[GaussianOptions]):
     @torch.no_grad()
     def observe(self, x: Tensor, output: Tensor, weights: Tensor | None = None) -> None:
         if self.options.variance == "analytic":
-            errors = (output - x).square().flatten(-len(self.shape)).mean(-1)  # (..., batch)
+            observed = ~x.isnan()
+            squares = (output - x.where(observed, 0.0)).square() * observed
+            counts = observed.flatten(-len(self.shape)).sum(-1)  # (batch,)
+            errors = self._sum(squares) / counts.clamp(min=1)  # (..., batch)
             weights = torch.ones_like(errors) if weights is None else weights.expand_as(errors)
+            weights = weights * (counts / math.prod(self.shape))
             error = batch_sum((weights * errors).sum()) / batch_sum(weights.sum())
             weight = 1 / (self.batches + 1).clamp(max=self.MEMORY)
             running = self.variance + weight * (error - self.variance)

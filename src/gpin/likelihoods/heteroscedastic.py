@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gpin.likelihoods.base import Likelihood
+from gpin.likelihoods.base import Factorised
 from gpin.likelihoods.gaussian import VarianceOptions
 
 __all__ = ["Heteroscedastic", "HeteroscedasticOptions"]
@@ -23,7 +23,7 @@ class HeteroscedasticOptions(VarianceOptions):
     kind: Literal["heteroscedastic"] = "heteroscedastic"
 
 
-class Heteroscedastic(Likelihood[HeteroscedasticOptions]):
+class Heteroscedastic(Factorised[HeteroscedasticOptions]):
     r"""N(x; μ(z), diag σ²(z)), with mean and variance from the decoder.
 
     The output is `(..., batch, 2, *shape)`: first μ, then l, with σ² = min_variance + exp(l).
@@ -44,10 +44,7 @@ class Heteroscedastic(Likelihood[HeteroscedasticOptions]):
         """σ², `(..., batch, *shape)`."""
         return self.options.min_variance + self._parts(output)[1].exp()
 
-    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
-        return self._sum(self.log_prob_each(x, output))
-
-    def log_prob_each(self, x: Tensor, output: Tensor) -> Tensor:
+    def _log_prob_each(self, x: Tensor, output: Tensor) -> Tensor:
         variance = self.variance(output)
         return -0.5 * ((x - self.mean(output)).square() / variance + torch.log(2 * math.pi * variance))
 
@@ -58,7 +55,7 @@ class Heteroscedastic(Likelihood[HeteroscedasticOptions]):
         mean = self.mean(output)
         return mean + self.variance(output).sqrt() * torch.randn_like(mean)
 
-    def score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+    def _score_and_precision(self, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
         """The score ((x − μ)/σ², ½ s ((x − μ)²/σ² − 1)) and the diagonal of W, (1/σ², ½ s²), with
         s = ∂ log σ²/∂l = exp(l)/σ²."""
         mean, log_variance = self._parts(output)

@@ -10,6 +10,7 @@ from gpin.networks.base import Architecture, ArchitectureConfig, CentredDecoder,
 from gpin.networks.conditional import ConditionalTrunk
 from gpin.networks.convolutional import PAPER, Convolutional, ConvolutionalOptions
 from gpin.networks.dense import Dense, DenseOptions
+from gpin.networks.observed import ObservedTrunk
 from gpin.networks.own import OwnDecoder, OwnNetworks, OwnTrunk
 from gpin.networks.residual import Residual, ResidualOptions
 
@@ -25,6 +26,7 @@ __all__ = [
     "ConvolutionalOptions",
     "Dense",
     "DenseOptions",
+    "ObservedTrunk",
     "OwnDecoder",
     "OwnNetworks",
     "OwnTrunk",

@@ -22,6 +22,7 @@ from gpin._core.errors import InputError
 from gpin._core.modes import evaluating
 from gpin.distributions import PrecisionNormal
 from gpin.generative import Generative, decoder_alone
+from gpin.likelihoods import Curvature
 from gpin.refinement.base import Refinement
 
 __all__ = [
@@ -83,12 +84,16 @@ def linearise(
     return torch.cat(factors), torch.cat(gradients)
 
 
-def _whitened(slopes: Float[Tensor, "batch d D"], curvature: Tensor, output: Tensor) -> Float[Tensor, "batch d rank"]:
+def _whitened(
+    slopes: Float[Tensor, "batch d D"], curvature: Curvature, output: Tensor
+) -> Float[Tensor, "batch d rank"]:
     """Jᵀ Rᵀ, whose Gram matrix is JᵀWJ, from the slopes Jᵀ and the likelihood's curvature at the output `(batch, …)`.
 
-    The curvature is either the diagonal of W, in the shape of the output (then R = W^½), or a factor R
-    `(batch, rank, …)` with W = RᵀR.
+    The curvature is the diagonal of W, in the shape of the output (then R = W^½), or a factor R `(batch, rank, …)` with
+    W = RᵀR, or a function that multiplies by Rᵀ.
     """
+    if not isinstance(curvature, Tensor):
+        return curvature(slopes)
     if curvature.shape == output.shape:
         return slopes * curvature.flatten(1).unsqueeze(1).sqrt()
     if curvature.dim() != output.dim() + 1 or curvature.shape[2:] != output.shape[1:]:
