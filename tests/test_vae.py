@@ -107,6 +107,17 @@ def test_numpys_integers_are_whole_numbers():
     assert vae.decode(np.zeros((2, 3))).shape == (2, 6)
 
 
+def test_bytes_are_not_taken_as_they_are_in_silence():
+    vae = gpin.build((1, 4, 4), latent_dim=2, seed=0)
+    x = np.random.default_rng(0).integers(0, 256, (20, 1, 4, 4), dtype=np.uint8)
+    with pytest.warns(UserWarning, match=r"bytes \(uint8\) above 1, .* not scaled to \[0, 1\]: pass x / 255"):
+        gpin.fit(vae, x, epochs=1, progress=False)
+    with pytest.warns(UserWarning, match="bytes"):
+        vae.encode(x)
+    vae.encode(x / 255)
+    vae.encode(x % 2)
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64, bool])
 def test_arrays_of_any_number_type_are_taken(vae, dtype):
     x = (np.random.default_rng(0).random((4, *SHAPE)) > 0.5).astype(dtype)

@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 from gpin._core.devices import device_named
 from gpin._core.errors import InputError
 from gpin._core.files import as_path, write_record, write_whole
-from gpin._core.inputs import as_dtype, as_tensor, check_seed, positive_number, whole_number
+from gpin._core.inputs import as_dtype, as_tensor, check_seed, positive_number, warn_of_bytes, whole_number
 from gpin._core.memory import keep_freed_memory
 from gpin._core.modes import differentiable, evaluating
 from gpin._core.seeding import seeded
@@ -1180,6 +1180,8 @@ class VAE(nn.Module):
             raise InputError(f"x must have shape {wanted}, got {tuple(x.shape)}{hint}")
         if len(x) == 0:
             raise InputError(f"x is an empty batch: shape {tuple(x.shape)}, expected at least one instance")
+        if self.likelihood.density:
+            warn_of_bytes(x)
         x = self._like_own(x)
         # Checking the sum is ten times cheaper, and only finite numbers have a finite sum.
         if not torch.isfinite(x.sum()):

@@ -238,7 +238,8 @@ def test_data_that_has_moved(gpin, files, runs, tmp_path):
 def test_codes_are_those_of_the_encoder_on_scaled_data(gpin, files, runs, tmp_path, ending):
     out = tmp_path / "new" / f"latents{ending}"
     said = gpin("encode", runs["table"], files / "table.csv", "-o", out, "--samples", 20)
-    assert said == (0, f"wrote {out}: 80 rows\n", "")
+    created = f"gpin: the folder {out.parent} did not exist and was created\n"
+    assert said == (0, f"wrote {out}: 80 rows\n", created)
     columns = read(out)
     run, vae = model(runs["table"])
     x = run.scaling.apply(np.load(files / "table.npy"))

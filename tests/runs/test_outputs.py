@@ -121,3 +121,13 @@ def test_the_data_itself_is_not_overwritten(tmp_path):
     with pytest.raises(InputError, match="it is the data itself"):
         outputs.check_output(data, "one row per instance", str(data))
     assert outputs.check_output(tmp_path / "other.csv", "one row per instance", str(data)) == ".csv"
+
+
+def test_a_folder_that_is_created_is_mentioned(tmp_path):
+    said = []
+    for _ in range(2):
+        outputs.check_output(tmp_path / "a" / "b" / "c.csv", "a table", tell=said.append)
+    assert said == [f"the folder {tmp_path / 'a' / 'b'} did not exist and was created"]
+    with pytest.raises(InputError, match="must end in"):
+        outputs.check_output(tmp_path / "typo" / "c.txt", "a table", tell=said.append)
+    assert not (tmp_path / "typo").exists()

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpin._core.errors import InputError, VersionError
+from gpin._core.messages import Tell, to_stderr
 
 __all__ = [
     "as_path",
     "check_writable",
     "checksum",
+    "make_folder",
     "read_record",
     "remove_unfinished",
     "write_record",
@@ -84,6 +86,13 @@ def check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(folder)) from None
+
+
+def make_folder(folder: Path, tell: Tell = to_stderr) -> None:
+    """Create the folder of a file unless it exists; the user is told, since its name may be a typo."""
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        tell(f"the folder {folder} did not exist and was created")
 
 
 def write_record(path: Path, kind: str, version: int, content: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Checks and conversions of the numbers and arrays that users pass."""
 
 import operator
+import warnings
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from gpin._core.errors import InputError
 
-__all__ = ["as_dtype", "as_tensor", "check_seed", "positive_number", "whole_number"]
+__all__ = ["as_dtype", "as_tensor", "check_seed", "positive_number", "warn_of_bytes", "whole_number"]
 
 
 def whole_number(value: Any, name: str, least: int = 1) -> int:
@@ -49,6 +50,16 @@ def as_dtype(value: Any) -> torch.dtype | None:
     if value is not None and chosen not in known.values():
         raise InputError(f"dtype must be torch.float32 or torch.float64, got {value!r}")
     return chosen
+
+
+def warn_of_bytes(x: Tensor) -> None:
+    """Warn if x holds the bytes of pictures, since nothing scales them."""
+    if x.dtype == torch.uint8 and len(x) and x.max() > 1:
+        warnings.warn(
+            "x holds bytes (uint8) above 1, which are taken as they are and not scaled to [0, 1]: pass x / 255, here "
+            "and wherever the model gets pictures",
+            stacklevel=2,
+        )
 
 
 def as_tensor(data: Any, name: str) -> Tensor:

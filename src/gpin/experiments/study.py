@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpin._core.errors import InputError
-from gpin._core.files import write_whole
+from gpin._core.files import make_folder, write_whole
 from gpin._core.inputs import whole_number
 from gpin.data import open_source
 from gpin.experiments.analysis.results import Results, experiment_record, experiment_times
@@ -347,7 +347,7 @@ def write_report(
 
 
 def _write(path: Path, content: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_whole(path, content)
     return path
 

@@ -48,7 +48,7 @@ def sample_to_file(
         tell: Called with each message for the user.
     """
     run, out = as_run(run), as_path(out, "the file to write")
-    ending = check_output(out, _content(run), run.location)
+    ending = check_output(out, _content(run), run.location, tell=tell)
     vae = run.load(tell).to(device_named(device))
     draws = sample_rows(vae, count, noise=noise, seed=seed)
     if ending == ".png":
@@ -98,7 +98,7 @@ def reconstruct_to_file(
     """
     run, out = as_run(run), as_path(out, "the file to write")
     places = [None if place is None else str(place) for place in (other, data)]
-    ending = check_output(out, _content(run), run.location, *places)
+    ending = check_output(out, _content(run), run.location, *places, tell=tell)
     options = source_options(columns=columns, key=key, size=size, grey=grey, skip_damaged=skip_damaged)
     if other is None and options:
         raise InputError(f"`{next(iter(options))}` says how to read other data, but no other data is given")

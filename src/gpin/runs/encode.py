@@ -65,7 +65,7 @@ def encode_to_file(
     """
     run, out = as_run(run), as_path(out, "the file to write")
     check_steps(steps, tolerance, max_steps)
-    check_output(out, "one row per instance", str(data), run.location)
+    check_output(out, "one row per instance", str(data), run.location, tell=tell)
     vae = run.load(tell).to(device_named(device))
     rows = open_data(run, data, columns=columns, key=key, size=size, grey=grey, skip_damaged=skip_damaged, tell=tell)
     codes = encode_rows(

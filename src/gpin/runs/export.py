@@ -45,7 +45,7 @@ def export_run(
         tell: Called with each message for the user.
     """
     run, out = as_run(run), as_path(out, "the file to write")
-    check_output(out, "a model")
+    check_output(out, "a model", tell=tell)
     offset, scale = run.scaling.units(run.model.shape)
     export(run.load(tell), out, offset=offset, scale=scale, steps=steps)
     import onnx

@@ -10,7 +10,8 @@ from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 from torch import Tensor
 
 from gpin._core.errors import InputError
-from gpin._core.files import check_writable, written_whole
+from gpin._core.files import check_writable, make_folder, written_whole
+from gpin._core.messages import Tell, to_stderr
 from gpin.data import BENCHMARKS, Scaling
 from gpin.data.io import listed
 from gpin.data.pictures import PICTURES
@@ -52,15 +53,16 @@ class Written:
     columns: tuple[str, ...] = ()
 
 
-def check_output(path: Path, what: str, *data: str | None) -> str:
+def check_output(path: Path, what: str, *data: str | None, tell: Tell = to_stderr) -> str:
     """Check that a file can be written and that its extension fits its content; returns the extension in lower case.
 
-    Missing folders are created.
+    Missing folders are created, which is mentioned.
 
     Arguments:
         path: The file.
         what: The kind of content, a key of `ENDINGS`.
         data: Names or paths of data that must be neither overwritten nor added to.
+        tell: Called with each message for the user.
     """
     ending = path.suffix.lower()
     for place in (Path(name) for name in data if name is not None and name not in BENCHMARKS):
@@ -72,7 +74,7 @@ def check_output(path: Path, what: str, *data: str | None) -> str:
         raise InputError(f"cannot write {what} to {path}: its name must end in {' or '.join(ENDINGS[what])}")
     if path.is_dir():
         raise InputError(f"cannot write to {path}: it is a folder, and a file is needed")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent, tell)
     if not path.exists() or path.is_file():
         check_writable(path.parent)
     return ending

@@ -63,7 +63,7 @@ def write_report(
         tell: Called with each message for the user.
     """
     out = as_path(out, "the page")
-    check_output(out, "a page")
+    check_output(out, "a page", tell=tell)
     page = compose(compare(runs, samples=samples, limit=limit, seed=seed, data=data, tell=tell))
     write_whole(out, page.html().encode())
 
