@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpin._core.errors import InputError, StopTraining, TrainingError
     from gpin.building import build, load
+    from gpin.experiments.comparison import compare
     from gpin.export import export
     from gpin.runs import open_run
     from gpin.runs.report import write_report
@@ -22,6 +23,7 @@ __all__ = [
     "TrainingError",
     "__version__",
     "build",
+    "compare",
     "export",
     "fit",
     "improve",
@@ -34,6 +36,7 @@ _HOMES = {
     "VAE": "gpin.vae",
     "build": "gpin.building",
     "load": "gpin.building",
+    "compare": "gpin.experiments.comparison",
     "fit": "gpin.training",
     "improve": "gpin.training",
     "GPVAE": "gpin.sklearn",

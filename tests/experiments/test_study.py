@@ -9,6 +9,7 @@ import gpin
 from gpin._core.errors import InputError
 from gpin.experiments import PROTOCOLS, Protocol, Study, write_report
 from gpin.experiments import study as studies
+from gpin.experiments.execution.executors import EXECUTORS
 from gpin.inference import METHODS, GaussianEncoder
 
 SMALL = Protocol(
@@ -147,6 +148,6 @@ def test_results_are_read_again_after_a_run(tmp_path, monkeypatch):
     study = Study("digits", SMALL, tmp_path, latent_dim=2, rows=["vae"], splits=1)
     assert study.results.done == 0
     run = lambda store, jobs, *_, **__: [pretend(store, job, columns()) for job in jobs]  # noqa: E731
-    monkeypatch.setitem(studies.EXECUTORS, "local", run)
+    monkeypatch.setitem(EXECUTORS, "local", run)
     assert study.run(workers=1).done == 1
     assert study.results.done == 1

@@ -27,7 +27,9 @@ try:
     from cyclopts import CycloptsError, Parameter, UnusedCliTokensError
 
     from gpin._core.errors import BusyError, FetchError, InputError, TrainingError
-    from gpin.cli import data, demo, experiment, methods, rank, runs, train  # noqa: F401  (importing them registers their commands)
+
+    # Importing them registers their commands.
+    from gpin.cli import compare, data, demo, experiment, methods, rank, runs, train  # noqa: F401
     from gpin.cli.base import CheckError, Flag, app, with_flags
 except KeyboardInterrupt:  # before `main` can handle it
     _leave()

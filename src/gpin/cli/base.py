@@ -4,7 +4,7 @@ import json as jsonlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -129,6 +129,62 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def runs_progress(count: int, lines: bool = False) -> Iterator[Callable[[Mapping[str, str]], None] | None]:
+    """A progress bar on stderr if it is a terminal: the number of finished trainings, and the running ones.
+
+    It yields a callback for the state of every training by its description.
+
+    Arguments:
+        count: The number of trainings.
+        lines: Whether to print a line for every training that is done or failed if stderr is not a terminal.
+    """
+    if not on_terminal() or not count:
+        yield _state_lines() if lines else None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=count)
+
+        def update(states: Mapping[str, str]) -> None:
+            now = [entry.partition(",")[0] for entry, state in states.items() if state == "running"]
+            bar.update(task, completed=list(states.values()).count("done"), description=" · ".join(now[:3]))
+
+        yield update
+
+
+def _state_lines() -> Callable[[Mapping[str, str]], None]:
+    """A callback that prints a line for every training that is done or failed since the call before."""
+    known: dict[str, str] = {}
+
+    def update(states: Mapping[str, str]) -> None:
+        done = list(states.values()).count("done")
+        for entry, state in states.items():
+            if known and state in ("done", "failed") and known[entry] != state:
+                print(f"{state}: {entry} ({done} of {len(states)} done)", file=sys.stderr, flush=True)
+        known.update(states)
+
+    return update
+
+
+def latent_dims(text: str) -> list[int]:
+    """Numbers of latent dimensions as a user types them.
+
+    Example:
+        >>> latent_dims("2, 10")
+        [2, 10]
+    """
+    from gpin._core.errors import InputError
+
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise InputError(f"--latent-dim must be positive whole numbers such as 10,50, got {text!r}")
+    return [int(part) for part in parts]
 
 
 def quoted(path: Any) -> str:

@@ -2,15 +2,25 @@
 # ruff: noqa: D417  (the parameters of `Choice` are described there)
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from gpin.cli.base import CheckError, Flag, Out, app, console, on_terminal, print_json, quoted, tell
+from gpin.cli.base import (
+    CheckError,
+    Flag,
+    Out,
+    app,
+    console,
+    latent_dims,
+    on_terminal,
+    print_json,
+    quoted,
+    runs_progress,
+    tell,
+)
 
 if TYPE_CHECKING:
     from gpin.experiments import Study
@@ -80,17 +90,13 @@ class Choice:
 
     def study(self, name: str) -> "Study":
         """The study of an experiment with these runs."""
-        from gpin._core.errors import InputError
         from gpin.experiments import Study
 
-        dims = None if self.latent_dim is None else [part.strip() for part in self.latent_dim.split(",")]
-        if dims is not None and not all(part.isdecimal() and int(part) for part in dims):
-            raise InputError(f"--latent-dim must be positive whole numbers such as 10,50, got {self.latent_dim!r}")
         return Study(
             name,
             self.protocol,
             self.store,
-            latent_dim=None if dims is None else [int(part) for part in dims],
+            latent_dim=None if self.latent_dim is None else latent_dims(self.latent_dim),
             rows=None if self.rows is None else [part.strip() for part in self.rows.split(",")],
             splits=self.splits,
             initialisations=self.initialisations,
@@ -154,7 +160,7 @@ def run(
         _show_cost(study, workers, threads, json)
         return
     options = slurm_options(slurm or [])
-    with _progress(study) as on_progress:
+    with runs_progress(len(study.entries)) as on_progress:
         done = study.run(
             executor,
             workers,
@@ -251,7 +257,7 @@ def table(
     if json:
         print_json(study.record())
     elif format is None and out is None:
-        _show_tables(tables)
+        show_tables(tables)
     elif out is None:
         print(study.text(format or ""))
     else:
@@ -321,7 +327,7 @@ def slurm_options(pairs: list[str]) -> dict[str, Any]:
     return options
 
 
-def _show_tables(tables: "list[ResultTable]") -> None:
+def show_tables(tables: "list[ResultTable]") -> None:
     """Print tables, at full width if the output is not a terminal."""
     from gpin.report.tables import show
 
@@ -338,30 +344,10 @@ def _show_cost(study: "Study", workers: int | None, threads: int, json: bool) ->
     if json:
         print_json(cost.record())
     else:
-        _show_tables([cost.table(study.experiment.title)])
+        show_tables([cost.table(study.experiment.title)])
 
 
 def _say(what: str) -> None:
     """Print what is going on, if stderr is a terminal."""
     if on_terminal():
         print(what, file=sys.stderr)
-
-
-@contextmanager
-def _progress(study: "Study") -> Iterator[Callable[[Mapping[str, str]], None] | None]:
-    """A progress bar on stderr if it is a terminal: the number of finished runs, and the running ones."""
-    if not on_terminal() or not study.entries:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=len(study.entries))
-
-        def update(states: Mapping[str, str]) -> None:
-            now = [entry.partition(",")[0] for entry, state in states.items() if state == "running"]
-            bar.update(task, completed=list(states.values()).count("done"), description=" · ".join(now[:3]))
-
-        yield update

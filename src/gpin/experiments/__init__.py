@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpin.experiments.analysis.paper import PAPER
     from gpin.experiments.analysis.results import Results
     from gpin.experiments.analysis.statistics import Summary, mark
+    from gpin.experiments.comparison import ModelComparison, compare
     from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS, VARIANTS, Experiment, Protocol, Variant
     from gpin.experiments.study import RunSummary, Study, write_report
 
@@ -33,12 +34,14 @@ __all__ = [
     "PROTOCOLS",
     "VARIANTS",
     "Experiment",
+    "ModelComparison",
     "Protocol",
     "Results",
     "RunSummary",
     "Study",
     "Summary",
     "Variant",
+    "compare",
     "mark",
     "write_report",
 ]
@@ -47,6 +50,7 @@ _MODULES = {
     "analysis.paper": ("PAPER",),
     "analysis.results": ("Results",),
     "analysis.statistics": ("Summary", "mark"),
+    "comparison": ("ModelComparison", "compare"),
     "protocols": ("EXPERIMENTS", "PROTOCOLS", "VARIANTS", "Experiment", "Protocol", "Variant"),
     "study": ("RunSummary", "Study", "write_report"),
 }

@@ -14,7 +14,7 @@ from gpin.data import open_source
 from gpin.experiments.analysis.results import Results, experiment_record, experiment_times
 from gpin.experiments.analysis.tables import experiment_tables
 from gpin.experiments.execution.cost import CostEstimate, estimate_cost
-from gpin.experiments.execution.executors import EXECUTORS
+from gpin.experiments.execution.dispatch import Execution
 from gpin.experiments.execution.store import State, Store
 from gpin.experiments.execution.timing import measure_times, read_times, write_times
 from gpin.experiments.protocols import (
@@ -24,7 +24,6 @@ from gpin.experiments.protocols import (
     protocol_named,
     variant_named,
 )
-from gpin.inference import METHODS
 from gpin.report.tables import FORMATS, ResultTable
 from gpin.runs.outputs import check_output
 
@@ -146,13 +145,7 @@ class Study:
             on_progress: Called repeatedly with the state of every run.
             on_timing: Called with the data set and latent dimension before inference is timed.
         """
-        if executor not in EXECUTORS:
-            raise InputError(f"there is no executor {executor!r}: choose one of {', '.join(EXECUTORS)}")
-        count, threads = _workers(workers, executor), whole_number(threads, "threads")
-        if address is not None and executor != "ray":
-            raise InputError("`address` is the address of a Ray cluster: it requires `executor=ray`")
-        if slurm and executor != "slurm":
-            raise InputError("`slurm` contains options for Slurm: it requires `executor=slurm`")
+        where = Execution.checked(executor, workers, threads, address=address, slurm=slurm)
         if not self.experiment.trained:
             given = {"executor": None if executor == "local" else executor, "workers": workers}
             for name, value in given.items():
@@ -162,16 +155,13 @@ class Study:
                     )
         jobs = self._jobs
         missing = self.store.missing(jobs)
-        self._check_methods(executor)
+        if self.experiment.trained:
+            where.check_methods([variant_named(row).method for row in self.rows])
         self._check_data({job.data for job in missing})  # once here rather than in every worker
         if self.experiment.time_dims:
-            self._time_inference(threads, on_timing)
+            self._time_inference(where.threads, on_timing)
         if missing:
-            for job in missing:
-                self.store.forget_failure(job)
-            options: dict[str, Any] = {"address": address, "options": dict(slurm or {})}
-            watch = (lambda: None) if on_progress is None else (lambda: on_progress(self.status()))
-            EXECUTORS[executor](self.store, jobs, min(count, len(missing)), threads, watch, **options)
+            where.run(self.store, jobs, (lambda: None) if on_progress is None else (lambda: on_progress(self.status())))
             self.__dict__.pop("results", None)  # they have changed
         return RunSummary(len(jobs), len(jobs) - len(self.store.missing(jobs)), self.failures())
 
@@ -184,10 +174,10 @@ class Study:
         """
         if not self.experiment.trained:
             raise InputError(f"{self.experiment.name} trains nothing: there is no cost to estimate")
-        count, threads = _workers(workers), whole_number(threads, "threads")
+        where = Execution.checked("local", workers, threads)
         missing = {job.identity for job in self.store.missing(self._jobs)}
         trainings = {entry.job.identity: entry for entry in self.entries if entry.job.identity in missing}
-        return estimate_cost(list(trainings.values()), count, threads)
+        return estimate_cost(list(trainings.values()), where.workers, where.threads)
 
     def status(self) -> dict[str, State]:
         """The state of every run by its description: "done", "running", "failed" or "waiting"."""
@@ -214,16 +204,6 @@ class Study:
         if found is None or found["threads"] != threads:
             times = measure_times(self.experiment, self.protocol, self.rows, threads, tell)
             write_times(self.store, self.experiment, self.protocol, self.rows, times)
-
-    def _check_methods(self, executor: str) -> None:
-        """Raise InputError if other processes would need a method that is registered only in this one."""
-        for row in self.rows if executor != "serial" and self.experiment.trained else ():
-            method = variant_named(row).method
-            if METHODS[method].__module__.partition(".")[0] != "gpin":
-                raise InputError(
-                    f"the method {method!r} is registered only in this process, so workers do not have it: "
-                    "use `executor=serial`"
-                )
 
     def _check_data(self, needed: set[str]) -> None:
         """Raise InputError if the images differ from those that the store has results for."""
@@ -350,14 +330,6 @@ def _write(path: Path, content: bytes) -> Path:
     make_folder(path.parent)
     write_whole(path, content)
     return path
-
-
-def _workers(workers: int | None, executor: str = "local") -> int:
-    if executor == "serial":
-        if workers not in (None, 1):
-            raise InputError(f"`executor=serial` runs one job at a time: `workers` must be 1, got {workers}")
-        return 1
-    return whole_number(os.cpu_count() or 1 if workers is None else workers, "workers")
 
 
 def _listed(value: Any, single: type) -> list[Any] | None:

@@ -76,13 +76,13 @@ def duration(seconds: float) -> str:
     """A time in a unit that is easy to read.
 
     Example:
-        >>> duration(40), duration(4000), duration(400000)
-        ('40 s', '1.1 h', '4.6 days')
+        >>> duration(4.25), duration(40), duration(4000), duration(400000)
+        ('4.2 s', '40 s', '1.1 h', '4.6 days')
     """
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 @dataclass(frozen=True)

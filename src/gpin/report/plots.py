@@ -32,6 +32,7 @@ __all__ = [
     "Panel",
     "coverage_curves",
     "curves",
+    "intervals",
     "ordered_strip",
     "png",
     "posterior_panels",
@@ -346,6 +347,31 @@ def stacked_bars(groups: Mapping[str, Mapping[str, Mapping[str, float]]], xlabel
         axes.set_xlim(right=1.1 * largest)
         axes.set_xlabel(xlabel)
         axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.55 / figure.get_figheight() - 0.04), ncols=len(names))
+    return figure
+
+
+def intervals(rows: Mapping[str, tuple[float, float, float]], groups: Sequence[int], xlabel: str) -> Figure:
+    """A dot with its interval per row, below each other, and a line at zero.
+
+    Arguments:
+        rows: The value and the two ends of its interval by the name of the row; ends that are NaN are not drawn.
+        groups: The index of the colour of each row.
+        xlabel: The label of the horizontal axis.
+    """
+    with _style():
+        figure = _figure(5.6, 0.7 + 0.27 * len(rows))
+        axes = figure.add_subplot()
+        axes.grid(visible=False, axis="y")
+        axes.axvline(0, color=LIGHT["muted"], linewidth=1)
+        for place, ((value, low, high), group) in enumerate(zip(rows.values(), groups, strict=True)):
+            if math.isfinite(low) and math.isfinite(high):
+                axes.plot([low, high], [place, place], color=series(group), linewidth=2.4, alpha=0.5)
+            axes.plot(value, place, "o", color=series(group), markersize=6)
+        axes.set_yticks(range(len(rows)), list(rows), fontsize=9)
+        axes.tick_params(axis="y", length=0)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlabel(xlabel)
+        figure.draw_without_rendering()  # the layout uses the ticks of the previous drawing
     return figure
 
 

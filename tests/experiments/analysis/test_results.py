@@ -7,8 +7,9 @@ import pytest
 from experiments.grids import columns, experiment, pretend, protocol
 from scipy import stats
 
+from gpin.evaluation.paired import paired_difference
 from gpin.experiments.analysis.results import Results
-from gpin.experiments.analysis.statistics import Summary, paired_difference
+from gpin.experiments.analysis.statistics import Summary
 from gpin.experiments.execution.store import Store
 
 HOW = protocol(splits=3, initialisations=2)

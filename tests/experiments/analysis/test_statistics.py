@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from gpin.evaluation.paired import paired_difference
 from gpin.experiments import PAPER, Summary, mark
-from gpin.experiments.analysis.statistics import paired_difference
 
 OTHERWISE = {
     ("mnist", 10, "gp"): ("blue", ""),

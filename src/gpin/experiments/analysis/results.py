@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from gpin._core.extras import extra
+from gpin.evaluation.paired import PairedDifference, paired_difference
 from gpin.evaluation.reliability import lower_bound
 from gpin.evaluation.scores import REFINED, SCORES, Score, with_derived
-from gpin.experiments.analysis.statistics import PairedDifference, Summary, paired_difference
+from gpin.experiments.analysis.statistics import Summary
 from gpin.experiments.execution.jobs import OWN
 from gpin.experiments.execution.store import Store
 from gpin.experiments.execution.timing import read_times

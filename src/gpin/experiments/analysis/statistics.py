@@ -1,16 +1,15 @@
-"""Comparisons of runs: t-tests over runs as in the paper, and paired differences instance by instance."""
+"""Comparisons of runs by t-tests over runs, as in the paper."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from gpin.evaluation.paired import Numbers
 from gpin.report.tables import Mark
 
-__all__ = ["PairedDifference", "Summary", "mark", "paired_difference"]
-
-Numbers = Sequence[float] | np.ndarray
+__all__ = ["Summary", "mark"]
 
 SIGNIFICANCE = 0.01
 """The p-value above which two means are not significantly different."""
@@ -62,32 +61,3 @@ def mark(column: Mapping[str, Summary]) -> dict[str, Mark]:
         alike = best is not None and summary.p_value(column[best]) > SIGNIFICANCE
         marks[name] = "red" if name == best else "blue" if alike else ""
     return marks
-
-
-@dataclass(frozen=True)
-class PairedDifference:
-    """The mean difference of a score between two models on the same instances, with its 95 % interval."""
-
-    mean: float
-    stderr: float
-    low: float
-    high: float
-    instances: int
-
-
-def paired_difference(ours: Numbers, theirs: Numbers) -> PairedDifference:
-    """The mean of ours − theirs over instances, with Student's 95 % interval.
-
-    Example:
-        >>> found = paired_difference([2.0, 3.0, 4.0], [1.0, 1.0, 1.0])
-        >>> found.mean, round(found.low, 2), round(found.high, 2)
-        (2.0, -0.48, 4.48)
-    """
-    from scipy.stats import t
-
-    differences = np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64)
-    count = len(differences)
-    mean = float(differences.mean())
-    stderr = float(differences.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
-    reach = float(t.ppf(0.975, count - 1)) * stderr if count > 1 else math.nan
-    return PairedDifference(mean, stderr, mean - reach, mean + reach, count)

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpin.data import BENCHMARKS
+from gpin.evaluation.paired import PairedDifference
 from gpin.evaluation.reliability import COMMON
 from gpin.evaluation.scores import SCORES, Score
 from gpin.experiments.analysis.paper import PAPER
 from gpin.experiments.analysis.progress import paper_scores, progress_of, progress_table
 from gpin.experiments.analysis.results import Results, VariantResult
-from gpin.experiments.analysis.statistics import PairedDifference, Summary, mark
+from gpin.experiments.analysis.statistics import Summary, mark
 from gpin.experiments.execution.timing import BATCH, REFERENCE, REPEATS
 from gpin.experiments.protocols import Experiment, Protocol, variant_named
 from gpin.report.numbers import plus_minus

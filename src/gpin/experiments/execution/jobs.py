@@ -64,14 +64,18 @@ class Job(Config):
     """The data, settings and scoring of a run: everything that determines its result.
 
     Arguments:
-        data: The name of the benchmark set.
+        data: The name of the benchmark set, or a name for data of your own.
         settings: The settings of the run.
         scoring: How the trained model is scored.
+        fingerprint: For data of your own: its fingerprint, which identifies it wherever it is.
+        location: For data of your own: where it is, which does not determine the result.
     """
 
     data: str
     settings: RunSettings = RunSettings()
     scoring: Scoring = Scoring()
+    fingerprint: str | None = None
+    location: str | None = None
 
     @cached_property
     def identity(self) -> str:
@@ -79,7 +83,13 @@ class Job(Config):
 
         An option that is added later and has no effect by default does not change it, so older results stay valid.
         """
-        return checksum({"recipe": RECIPE, "job": self.model_dump(mode="json", exclude_defaults=True)})[:16]
+        job = self.model_dump(mode="json", exclude_defaults=True, exclude={"location"})
+        return checksum({"recipe": RECIPE, "job": job})[:16]
+
+    def record(self) -> dict[str, Any]:
+        """The job, ready for JSON; for a benchmark set without the fields that only data of your own has."""
+        absent = {name for name in ("fingerprint", "location") if getattr(self, name) is None}
+        return self.model_dump(mode="json", exclude=absent)
 
 
 def annealed_estimate(vae: VAE, x: Tensor, scoring: Scoring) -> LogLikelihood | None:

@@ -10,7 +10,7 @@
 | `attempts.json` | the workers that started the job and did not finish it: those that died, and the present one |
 | `run/` | the run, as `gpin train` makes it, to resume it or to use the model |
 
-The tables need only the first three, which are small.
+The tables need only the first three, which are small. Runs on data of your own are in the folder `runs` of the store.
 """
 
 import hashlib
@@ -54,6 +54,11 @@ class Store:
     def scores(self, job: Job) -> Path:
         """The file with the scores of every instance."""
         return self.folder(job) / "instances.parquet"
+
+    @property
+    def runs(self) -> Path:
+        """The folder of the runs on data of your own."""
+        return self.root / "runs"
 
     def lease(self, job: Job, lost: Callable[[], None]) -> AbstractContextManager[bool]:
         """A context that yields whether this process holds the job, see `gpin.experiments.execution.leases`."""
@@ -135,7 +140,7 @@ class Store:
         """Create the folder of a job and write the job to it."""
         self.folder(job).mkdir(parents=True, exist_ok=True)
         remove_unfinished(self.folder(job))
-        write_record(self.folder(job) / "job.json", JOB, VERSION, job.model_dump(mode="json"))
+        write_record(self.folder(job) / "job.json", JOB, VERSION, job.record())
 
     def fail(self, job: Job, reason: str) -> None:
         """Write why a job failed."""

@@ -20,9 +20,10 @@ from gpin.data import DataSet
 from gpin.experiments.execution.jobs import Job, score_instances
 from gpin.experiments.execution.leases import BEAT
 from gpin.experiments.execution.store import JOB, Store
-from gpin.runs import train
+from gpin.runs import Run, train
 from gpin.runs.folder import environment
 from gpin.runs.rows import random_rows
+from gpin.vae import VAE
 
 __all__ = ["LOG", "main", "read_plan", "run_job", "run_jobs", "run_plan", "worker_name", "write_plan"]
 
@@ -37,16 +38,27 @@ LOG = "workers.log"
 
 
 def run_job(store: Store, job: Job) -> None:
-    """Train and score a job and write its result; training resumes from the last checkpoint."""
+    """Train and score a job and write its result; training resumes from the last checkpoint.
+
+    A run on a benchmark set is in the folder of its job, and its checkpoints are removed when it is done. One on data
+    of your own is like those of `gpin train`, in the folder `runs` of the store; jobs that differ in their scoring
+    share it.
+    """
     store.begin(job)
     data: list[DataSet] = []
+
+    def begin(run: Run, parts: DataSet, vae: VAE) -> None:
+        if job.fingerprint not in (None, run.fingerprint):
+            raise InputError(f"{run.location} has changed since the comparison began: run the same command again")
+        data.append(parts)
+
     run, vae, history = train(
-        job.data,
+        job.data if job.location is None else job.location,
         job.settings,
-        out=store.folder(job) / "run",
+        out=store.folder(job) / "run" if job.location is None else store.runs,
         checkpoint_seconds=CHECKPOINT_SECONDS,
         progress=False,
-        on_start=lambda run, parts, vae: data.append(parts),
+        on_start=begin,
         tell=lambda sentence: None,
     )
     began = time.perf_counter()
@@ -65,8 +77,11 @@ def run_job(store: Store, job: Job) -> None:
         "scoring_seconds": time.perf_counter() - began,
         "environment": environment(),
     }
+    if job.location is not None:
+        record["run"] = run.folder.name
     store.finish(job, record, scores)
-    shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)  # only the model is still needed
+    if job.location is None:
+        shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)  # only the model is still needed
 
 
 def run_jobs(store: Store, jobs: Sequence[Job], log: str = "its log", watch: Callable[[], None] = lambda: None) -> None:
@@ -137,7 +152,7 @@ def _taken_for_dead() -> None:
 
 def write_plan(store: Store, jobs: Sequence[Job]) -> Path:
     """Write jobs to a file in the store, from which workers read them."""
-    content: dict[str, Any] = {"jobs": [job.model_dump(mode="json") for job in jobs]}
+    content: dict[str, Any] = {"jobs": [job.record() for job in jobs]}
     path = store.root / "plans" / f"{checksum(content)[:16]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_record(path, JOB, PLAN_VERSION, content)

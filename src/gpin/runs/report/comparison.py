@@ -19,7 +19,7 @@ from gpin.evaluation import scores
 from gpin.evaluation.scores import mean_and_error, share_above
 from gpin.evaluation.timing import Timing, inference_times
 from gpin.report import Table, numbers
-from gpin.report.numbers import Correlation, plus_minus
+from gpin.report.numbers import Correlation, duration, plus_minus
 from gpin.runs.folder import Run, open_run
 from gpin.runs.report.scored_run import ScoredRun, column_moments, score_run
 from gpin.runs.report.settings import refuse_other_data, short_names
@@ -228,12 +228,7 @@ def units(comparison: Comparison) -> str:
 
 
 def _time(one: ScoredRun) -> str:
-    seconds = one.history.seconds
-    if not one.history.epochs:
-        return "—"
-    if seconds < 120:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return duration(one.history.seconds) if one.history.epochs else "—"
 
 
 def _paired(comparison: Comparison, other: ScoredRun, proposal: str) -> str:
