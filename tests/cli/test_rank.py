@@ -172,3 +172,27 @@ def test_nothing_is_overwritten_unless_it_is_asked_for(gpin, runs, odd, tmp_path
     assert "precious" not in file.read_text()
     said = gpin("rank", runs["table"], odd / "odd.csv", "-o", odd / "odd.csv", "--overwrite")
     assert "it is the data itself" in said.err
+
+
+def test_encode_writes_the_same_columns_on_request(gpin, runs, odd, tmp_path):
+    run = runs["table"]
+    said = gpin("encode", run, odd / "odd.csv", *FEW, "--anomalies", "-o", tmp_path / "codes.csv")
+    assert (said.code, said.err) == (0, "")
+    codes = read(tmp_path / "codes.csv")
+    ranking = rank_run(run, odd / "odd.csv", samples=20).columns
+    assert set(ranking) - set(codes) == {"rank"}
+    assert codes["log_likelihood"].argmin() == codes["percentile"].argmax() == 3
+    assert codes["reason"][3].startswith("b is 2000, expected")
+    order = ranking["row"]
+    np.testing.assert_allclose(codes["reconstruction_error"][order], ranking["reconstruction_error"], rtol=1e-5)
+    assert np.corrcoef(codes["elbo"][order], ranking["elbo"])[0, 1] > 0.99
+
+
+def test_encode_refuses_what_cannot_be_compared(gpin, runs, odd, tmp_path):
+    for option in (["--samples", 0], ["--steps", 1], ["--tolerance", 1.0]):
+        said = gpin("encode", runs["table"], odd / "odd.csv", "--anomalies", *option, "-o", tmp_path / "codes.csv")
+        assert (said.code, said.one_line) == (2, True)
+        assert "--anomalies compares log-likelihoods of the encoder" in said.err
+    said = gpin("encode", runs["table"], odd / "odd.csv", "--data", "elsewhere.csv", "-o", tmp_path / "codes.csv")
+    assert (said.code, said.one_line) == (2, True)
+    assert list(tmp_path.iterdir()) == []

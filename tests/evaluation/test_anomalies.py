@@ -52,8 +52,9 @@ def test_without_densities_of_single_values_only_the_code_is_known(monkeypatch):
 
 
 def test_the_reconstruction_error_leaves_out_what_is_missing():
-    x = torch.tensor([[1.0, 2.0], [float("nan"), 4.0]])
-    assert reconstruction_error(x, torch.zeros(2, 2)).tolist() == [2.5, 16.0]
+    vae = LinearGaussian(torch.zeros(2, 1), torch.tensor([1.0, 0.0]), 0.1).vae("vae", known=True).eval()
+    x = torch.tensor([[2.0, 2.0], [float("nan"), 4.0]])
+    assert reconstruction_error(vae, x, torch.zeros(2, 1)).tolist() == [2.5, 16.0]
 
 
 def test_percentiles_are_those_of_scipy():

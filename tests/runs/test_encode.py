@@ -30,7 +30,7 @@ def test_codes_after_steps_say_how_many_they_took_and_what_is_left(rows, small_m
     few, vae = spread_rows(rows, 20), small_model(method)
     (start,) = encode_rows(vae, few, samples=0, steps=0)
     (after,) = encode_rows(vae, few, samples=3, tolerance=0.003, max_steps=3)
-    assert set(after) - set(start) == {"log_likelihood", "ess", "khat"}
+    assert set(after) - set(start) == {"log_likelihood", "ess", "khat", "elbo"}
     assert (start["steps"] == 0).all()
     moved = after["steps"] > 0
     assert moved.any()
@@ -54,7 +54,7 @@ def test_senseless_steps_are_refused_before_anything_is_encoded(rows, small_mode
 
 def test_deterministic_towers_have_no_uncertainty(rows, small_model):
     (batch,) = encode_rows(small_model(towers="deterministic"), spread_rows(rows, 5), samples=0)
-    assert list(batch) == ["row", "mean_0", "mean_1", "std_0", "std_1", "gap"]
+    assert list(batch) == ["row", "mean_0", "mean_1", "std_0", "std_1", "gap", "reconstruction_error"]
 
 
 @pytest.mark.parametrize("gap", ["predicted", "estimated", "refined", "none"])
@@ -63,7 +63,7 @@ def test_the_gap_is_written_with_the_interval_of_a_calibrated_model(rows, small_
     vae.calibrate(rows[:60])
     (batch,) = encode_rows(vae, few, samples=0, gap=gap)
     names = {"none": [], "refined": ["gap"]}.get(gap, ["gap", "gap_low", "gap_high"])
-    assert list(batch) == ["row", "mean_0", "mean_1", "std_0", "std_1", *names]
+    assert list(batch) == ["row", "mean_0", "mean_1", "std_0", "std_1", *names, "reconstruction_error"]
     if len(names) == 3:
         found = vae.gap(few[:], gap)
         for name, end in zip(names, (found.values, found.low, found.high), strict=True):
@@ -88,7 +88,7 @@ def test_codes_of_pictures_carry_the_names_of_their_files(tmp_path):
     for ending, read in ((".csv", pyarrow.csv.read_csv), (".parquet", pyarrow.parquet.read_table)):
         write_table(tmp_path / f"codes{ending}", encode_rows(vae, rows, samples=0))
         table = read(tmp_path / f"codes{ending}")
-        assert table.column_names == ["row", "file", "mean_0", "std_0", "gap"]
+        assert table.column_names == ["row", "file", "mean_0", "std_0", "gap", "reconstruction_error"]
         assert table["file"].to_pylist() == expected
     (few,) = encode_rows(vae, spread_rows(rows, 3), samples=0)
     assert few["file"].tolist() == [expected[i] for i in few["row"]] == [expected[i] for i in (0, 65, 131)]

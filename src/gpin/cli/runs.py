@@ -266,6 +266,8 @@ def encode(
     tolerance: float | None = None,
     max_steps: int | None = None,
     gap: Literal["predicted", "estimated", "refined", "none"] = "estimated",
+    anomalies: Annotated[bool, Flag] = False,
+    moved: Annotated[str | None, Parameter(name="--data")] = None,
     seed: int = 0,
     columns: Columns = None,
     key: Key = None,
@@ -281,7 +283,8 @@ def encode(
     uncertainty, with its parts uncertainty_f (of the mean) and uncertainty_h (of the standard deviation), for methods
     that have it; steps, the number of steps taken, with --steps or --tolerance; gap, in nats, how far the code is from
     the best one that refinement finds, with the ends gap_low and gap_high of an 80 % interval, or with --tolerance the
-    estimated gap that is left; log_likelihood in the units of the model, with its diagnostics ess and khat.
+    estimated gap that is left; reconstruction_error, the mean squared error in the units of the model; log_likelihood
+    in these units, with its diagnostics ess and khat; and elbo.
 
     Parameters
     ----------
@@ -301,6 +304,11 @@ def encode(
     gap
         How the amortization gap of each instance is determined: predicted from the encoder alone; estimated, with one
         decoder gradient; measured by refinement, which is slow; or not at all.
+    anomalies
+        Also write the columns of `gpin rank` that say how unusual each instance is compared with the run's own data,
+        and why.
+    moved
+        With --anomalies: the new location of the run's own data, if it has moved.
     seed
         Seeds all noise.
     json
@@ -319,6 +327,8 @@ def encode(
             tolerance=tolerance,
             max_steps=max_steps,
             gap=gap,
+            anomalies=anomalies,
+            moved=moved,
             seed=seed,
             **options,
             device=device,

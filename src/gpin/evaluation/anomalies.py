@@ -28,6 +28,7 @@ from gpin._core.config import suggest
 from gpin._core.errors import InputError
 from gpin.distributions import sample_and_log_prob
 from gpin.evaluation.gaps import PAIRS
+from gpin.generative import Generative
 
 if TYPE_CHECKING:
     from gpin.vae import VAE
@@ -146,14 +147,16 @@ def surprise(vae: "VAE", x: Tensor, draws: int = DRAWS) -> Surprise:
     return Surprise(values, (log_q - vae.log_prior(z)).double().mean(0))
 
 
-def reconstruction_error(x: Tensor, reconstruction: Tensor) -> Tensor:
+def reconstruction_error(model: Generative, x: Tensor, z: Tensor) -> Tensor:
     """The mean of (x_i − E[x_i|z])² over the values that are not missing, `(batch,)`, in the units of the model.
 
     Arguments:
-        x: `(batch, *shape)`.
-        reconstruction: E[x|z], in the same shape.
+        model: The generative model.
+        x: `(batch, *shape)`; joined rows of a conditional model.
+        z: The codes from which x is reconstructed, `(batch, d)`.
     """
-    return (x - reconstruction).double().square().flatten(1).nanmean(1)
+    expected = model.likelihood.mean(model.decoder(model.given(x, z)))
+    return (model.values(x) - expected).double().square().flatten(1).nanmean(1)
 
 
 def percentiles(unusual: np.ndarray, reference: np.ndarray) -> np.ndarray:

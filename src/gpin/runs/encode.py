@@ -13,8 +13,10 @@ from gpin._core.files import as_path
 from gpin._core.inputs import whole_number
 from gpin._core.messages import Tell, to_stderr
 from gpin.data import Rows
+from gpin.evaluation.anomalies import anomaly_score, reconstruction_error
 from gpin.runs.folder import Run, as_run
 from gpin.runs.outputs import Columns, Written, check_output, write_table
+from gpin.runs.reference import Reference, Scorer
 from gpin.runs.rows import OnBatch, map_batches, open_data
 from gpin.vae import VAE, check_steps
 
@@ -31,6 +33,8 @@ def encode_to_file(
     tolerance: float | None = None,
     max_steps: int | None = None,
     gap: str = "estimated",
+    anomalies: bool = False,
+    moved: str | os.PathLike[str] | None = None,
     seed: int = 0,
     columns: Sequence[str] | None = None,
     key: str | None = None,
@@ -53,6 +57,9 @@ def encode_to_file(
         tolerance: The estimated remaining gap, in nats, at which the steps of an instance end.
         max_steps: The maximum number of steps with a tolerance.
         gap: How the gap of each instance is determined, see `VAE.gap`; "none" leaves it out.
+        anomalies: Whether to add how unusual each instance is, by its log-likelihood: the columns of `Ranking` that
+            compare it with the run's own data.
+        moved: With `anomalies`: the new location of the run's own data, if it has moved.
         seed: The seed of all noise.
         columns: The columns of a table.
         key: The array in an .npz archive.
@@ -68,6 +75,14 @@ def encode_to_file(
     check_output(out, "one row per instance", str(data), run.location, tell=tell)
     vae = run.load(tell).to(device_named(device))
     rows = open_data(run, data, columns=columns, key=key, size=size, grey=grey, skip_damaged=skip_damaged, tell=tell)
+    reference = None
+    if anomalies:
+        if samples == 0 or steps is not None or tolerance is not None:
+            raise InputError("`anomalies` compares log-likelihoods of the encoder: leave out `samples=0` and steps")
+        scorer = Scorer.of(run, vae, samples=samples, gap="none")
+        reference = Reference.measured(run, scorer, anomaly_score("log_likelihood"), data=moved, seed=seed)
+    elif moved is not None:
+        raise InputError("the location of the run's own data applies with `anomalies` only: leave it out")
     codes = encode_rows(
         vae,
         rows,
@@ -76,6 +91,7 @@ def encode_to_file(
         tolerance=tolerance,
         max_steps=max_steps,
         gap=gap,
+        reference=reference,
         seed=seed,
         on_batch=on_batch,
     )
@@ -91,6 +107,7 @@ def encode_rows(
     tolerance: float | None = None,
     max_steps: int | None = None,
     gap: str = "estimated",
+    reference: Reference | None = None,
     seed: int = 0,
     on_batch: OnBatch | None = None,
 ) -> Iterator[Columns]:
@@ -100,8 +117,10 @@ def encode_rows(
     `std_0`, … of q(z|x); `uncertainty`, with its parts `uncertainty_f` of the posterior mean and `uncertainty_h` of the
     posterior standard deviation, for methods that have it; `steps`, the natural-gradient steps taken, with `steps` or a
     tolerance; `gap`, the amortization gap in nats, with the ends `gap_low` and `gap_high` of its interval if the model
-    is calibrated; with a tolerance, `gap` is the Newton decrement with which it was compared; `log_likelihood` in model
-    units, with `ess` and `khat`.
+    is calibrated; with a tolerance, `gap` is the Newton decrement with which it was compared;
+    `reconstruction_error`, the mean squared error in model units; `log_likelihood` in model units, with `ess` and
+    `khat`, and `elbo`, from the same samples. With a reference, the columns of a `Ranking` that compare an instance
+    with it follow.
 
     Arguments:
         vae: The model.
@@ -111,6 +130,7 @@ def encode_rows(
         tolerance: The estimated remaining gap, in nats, at which the steps of an instance end.
         max_steps: The maximum number of steps with a tolerance.
         gap: "predicted", "estimated" or "refined", see `VAE.gap`, or "none".
+        reference: The instances with which these are compared.
         seed: The seed of all noise.
         on_batch: Called after each batch with the number of instances done and their total.
     """
@@ -143,9 +163,14 @@ def encode_rows(
             gaps = vae.gap(x, gap, steps=steps)
             ends = {"gap": gaps.values, "gap_low": gaps.low, "gap_high": gaps.high}
             columns |= {name: _array(end) for name, end in ends.items() if name == "gap" or not end.isnan().all()}
+        columns["reconstruction_error"] = _array(reconstruction_error(vae, vae.check(x), q.mean))
         if samples:
             ll = vae.log_likelihood(x, samples, steps=steps, tolerance=tolerance, max_steps=max_steps)
             columns |= {"log_likelihood": _array(ll.values), "ess": _array(ll.ess), "khat": _array(ll.khat)}
+            columns["elbo"] = _array(ll.elbo)
+        if reference is not None:
+            columns |= reference.scorer.complexity(x, columns["log_likelihood"])
+            columns |= reference.columns(columns, x, reference.contributions(x))
         return columns
 
     return map_batches(columns_of, rows, seed=seed, on_batch=on_batch)

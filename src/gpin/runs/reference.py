@@ -70,6 +70,7 @@ class Scorer:
 
     def scores(self, x: Tensor) -> dict[str, np.ndarray]:
         """All scores of instances, each `(batch,)`; see `Ranking`."""
+        x = self.vae.check(x)
         found = self.vae.log_likelihood(x, self.samples, self.proposal)
         own = found if self.proposal == "encoder" else self.vae.log_likelihood(x, self.samples)
         columns = {
@@ -77,7 +78,7 @@ class Scorer:
             "ess": found.ess,
             "khat": found.khat,
             "elbo": own.elbo,
-            "reconstruction_error": reconstruction_error(self.values(x), self.vae.reconstruct(x)),
+            "reconstruction_error": reconstruction_error(self.vae, x, self.vae.encode(x).mean),
         }
         if self.gap != "none":
             columns["gap"] = self.vae.gap(x, self.gap).values
