@@ -136,7 +136,8 @@ class Condition(Config):
         return sum(column.width for column in self.columns)
 
     def __str__(self) -> str:
-        return " and ".join(self.names)
+        *first, last = self.names
+        return f"{', '.join(first)} and {last}" if first else last
 
     def numbers(self, y: Any, count: int) -> Float[Tensor, "count C"]:
         """c for the conditions of `count` instances, in float64.

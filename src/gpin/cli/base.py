@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from cyclopts import App, Group, Parameter
 
 from gpin import __version__
+from gpin._core.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,6 +49,33 @@ Grey = Annotated[bool | None, Flag, Parameter(help="For a folder of pictures: re
 SkipDamaged = Annotated[
     bool | None, Flag, Parameter(help="For a folder of pictures: leave out files that cannot be read, and list them.")
 ]
+
+Fixed = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--given",
+        negative="",
+        help="For a conditional model: the value of a condition for all instances, as name=value; may be repeated.",
+    ),
+]
+
+
+def fixed_conditions(given: list[str] | None) -> dict[str, str]:
+    """Conditions as a user types them.
+
+    Example:
+        >>> fixed_conditions(["species=setosa", "dose=1.5"])
+        {'species': 'setosa', 'dose': '1.5'}
+    """
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, sign, value = text.partition("=")
+        if not sign or not name.strip() or not value.strip():
+            raise InputError(f"expected `given` as name=value, such as species=setosa, got {text!r}")
+        if name.strip() in found:
+            raise InputError(f"the condition {name.strip()!r} is given twice: give each one once")
+        found[name.strip()] = value.strip()
+    return found
 
 
 def source_options(

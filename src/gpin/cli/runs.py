@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from gpin.cli.base import (
     Columns,
     Device,
+    Fixed,
     Flag,
     Grey,
     Key,
@@ -21,6 +22,7 @@ from gpin.cli.base import (
     app,
     closer_estimate,
     console,
+    fixed_conditions,
     number,
     on_terminal,
     print_json,
@@ -274,6 +276,7 @@ def encode(
     size: Size = None,
     grey: Grey = None,
     skip_damaged: SkipDamaged = None,
+    given: Fixed = None,
     device: Device = None,
     json: Annotated[bool, Flag] = False,
 ) -> None:
@@ -316,7 +319,7 @@ def encode(
     """
     from gpin.runs import encode_to_file
 
-    options = source_options(columns, key, size, grey, skip_damaged)
+    options = source_options(columns, key, size, grey, skip_damaged) | {"given": fixed_conditions(given)}
     with progress("encoding") as on_batch:
         found = encode_to_file(
             run,
@@ -346,6 +349,7 @@ def sample(
     out: Out,
     count: int = 64,
     noise: Annotated[bool, Flag] = False,
+    given: Fixed = None,
     seed: int = 0,
     device: Device = None,
     json: Annotated[bool, Flag] = False,
@@ -367,7 +371,8 @@ def sample(
     """
     from gpin.runs import sample_to_file
 
-    sample_to_file(run, out, count=count, noise=noise, seed=seed, device=device, tell=tell)
+    conditions = fixed_conditions(given)
+    sample_to_file(run, out, count=count, noise=noise, given=conditions, seed=seed, device=device, tell=tell)
     _wrote(out, f"{count:,} samples", json, samples=count)
 
 
@@ -388,6 +393,7 @@ def reconstruct(
     size: Size = None,
     grey: Grey = None,
     skip_damaged: SkipDamaged = None,
+    given: Fixed = None,
     device: Device = None,
     json: Annotated[bool, Flag] = False,
 ) -> None:
@@ -410,7 +416,7 @@ def reconstruct(
     """
     from gpin.runs import reconstruct_to_file
 
-    options = source_options(columns, key, size, grey, skip_damaged)
+    options = source_options(columns, key, size, grey, skip_damaged) | {"given": fixed_conditions(given)}
     with progress("reconstructing") as on_batch:
         found = reconstruct_to_file(
             run,
@@ -519,25 +525,13 @@ def improve(
 
 
 @app.command(sort_key=8, help_epilogue="Example: `gpin export runs/digits-gp-1a2b3c4d -o encoder.onnx`")
-def export(
-    run: RunFolder,
-    /,
-    *,
-    out: Out,
-    part: Literal["encoder", "decoder"] = "encoder",
-    steps: int | None = None,
-    json: Annotated[bool, Flag] = False,
-) -> None:
-    """Write the encoder or the decoder as an ONNX model.
-
-    The encoder maps data, in their original units, to mean, std and uncertainty; the decoder maps codes to data.
+def export(run: RunFolder, /, *, out: Out, steps: int | None = None, json: Annotated[bool, Flag] = False) -> None:
+    """Write the encoder as an ONNX model. It maps data, in their original units, to mean, std and uncertainty.
 
     Parameters
     ----------
     out
         The file to write, .onnx.
-    part
-        The part of the model to write.
     steps
         0 exports the encoder of a natural run alone; its steps need the decoder's gradient, which ONNX does not have.
     json
@@ -545,7 +539,7 @@ def export(
     """
     from gpin.runs import export_run
 
-    found = export_run(run, out, part=part, steps=steps, tell=tell)
+    found = export_run(run, out, steps=steps, tell=tell)
     if json:
         print_json({"out": str(out), "inputs": found.inputs, "outputs": found.outputs})
         return

@@ -56,6 +56,7 @@ def train(
     size: Size = None,
     grey: Grey = None,
     skip_damaged: SkipDamaged = None,
+    given: str | None = None,
     scaling: Scaling | None = None,
     start: Path | None = None,
     device: Device = None,
@@ -90,6 +91,10 @@ def train(
         A JSON file of settings, such as another run's run.json; options on the command line override it.
     seed
         Seeds the initial weights, the order of the data and all noise. [default: 0]
+    given
+        Make the model conditional: what is given with each instance and not modelled. For a table its columns,
+        separated by commas; for an .npz archive other arrays; for a folder of pictures folder, the subfolder of each;
+        for a data set label.
     scaling
         How the data is scaled for the model; auto decides by its values. [default: auto]
     start
@@ -105,16 +110,24 @@ def train(
     """
     from gpin.runs import read_settings, run_settings
     from gpin.runs import train as train_run
+    from gpin.runs.settings import column_list
 
     wrong = next((text for text in more if "=" not in text), None)
     if wrong is not None:
         raise InputError(
             f"unexpected {wrong!r}: gpin train takes one data set; options begin with dashes, such as --epochs"
         )
-    flags = {"method": method, "latent_dim": latent_dim, "epochs": epochs, "seed": seed, "scaling": scaling}
-    given = {name: value for name, value in flags.items() if value is not None}
+    flags = {
+        "method": method,
+        "latent_dim": latent_dim,
+        "epochs": epochs,
+        "seed": seed,
+        "scaling": scaling,
+        "given": None if given is None else column_list(given),
+    }
+    chosen = {name: value for name, value in flags.items() if value is not None}
     settings = run_settings(
-        given | source_options(columns, key, size, grey, skip_damaged),
+        chosen | source_options(columns, key, size, grey, skip_damaged),
         assignments=[*(set_ or []), *more],
         base=None if config is None else read_settings(config, started=start is not None),
     )

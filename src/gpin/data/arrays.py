@@ -3,6 +3,7 @@
 import shutil
 import warnings
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from gpin._core.config import suggest
 from gpin._core.errors import InputError
 from gpin.data.io import array_file, reading, temporary_file
 
-__all__ = ["instances", "read_npy", "read_npz"]
+__all__ = ["instances", "npz_conditions", "read_npy", "read_npz"]
 
 
 def read_npy(path: Path) -> np.ndarray:
@@ -21,15 +22,19 @@ def read_npy(path: Path) -> np.ndarray:
         return array_file(file, path.stat().st_size)
 
 
-def read_npz(path: Path, key: str | None) -> np.ndarray:
-    """One array of an .npz archive, unpacked to a temporary file; `key` chooses it if there are several."""
+def read_npz(path: Path, key: str | None, given: Sequence[str] = ()) -> np.ndarray:
+    """One array of an .npz archive, unpacked to a temporary file; `key` chooses it if there are several besides those
+    that are given as conditions."""
     with reading(path, "an .npz archive"), zipfile.ZipFile(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
         if not members:
             raise InputError(f"{path} holds no arrays")
-        if key is None and len(members) > 1:
-            raise InputError(f"{path} holds {len(members)} arrays: choose one with `key`, from {', '.join(members)}")
-        key = next(iter(members)) if key is None else key
+        others = [name for name in members if name not in given]
+        if key is None and len(others) > 1:
+            raise InputError(f"{path} holds {len(others)} arrays: choose one with `key`, from {', '.join(others)}")
+        if not others or key in given:
+            raise InputError(f"{path}: an array that is given as a condition cannot be modelled as well")
+        key = others[0] if key is None else key
         if key not in members:
             raise InputError(f"{path} has no array {key!r}: {suggest(key, list(members))}")
         size = archive.getinfo(members[key]).file_size
@@ -40,6 +45,18 @@ def read_npz(path: Path, key: str | None) -> np.ndarray:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # as above
                 return array_file(unpacked, held)
+
+
+def npz_conditions(path: Path, given: Sequence[str]) -> dict[str, np.ndarray]:
+    """The arrays of an .npz archive that are given as conditions, as text or numbers `(n,)`."""
+    found = {name: np.array(read_npz(path, name)) for name in given}
+    for name, array in found.items():
+        if array.ndim != 1 or array.dtype.kind not in "biufU":
+            raise InputError(
+                f"{path}: the array {name!r}, which is given as a condition, must hold one label or number per "
+                f"instance, but has the shape {array.shape} and the type {array.dtype}"
+            )
+    return found
 
 
 def instances(array: np.ndarray, path: Path) -> np.ndarray:

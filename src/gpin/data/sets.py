@@ -1,7 +1,8 @@
 """The data that a model is trained on: the parts of a source, scaled when they are read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from torch.utils.data import Dataset
 
 from gpin._core.config import Config, suggest
 from gpin._core.errors import InputError
+from gpin.conditions import Condition, joined
+from gpin.data.given import condition_of, numbers_of
 from gpin.data.io import let_go, one_line
 from gpin.data.scaling import Scaling, ScalingKind, check_values, choose_scaling
 from gpin.data.sources import Source, SourceConfig
@@ -22,6 +25,8 @@ __all__ = ["DataConfig", "DataSet", "Rows", "as_model_data", "split_and_scale"]
 class Rows(Dataset[Tensor]):
     """Some rows of an array, read and scaled one batch at a time; the array is never copied as a whole.
 
+    With conditions, the instances are joined rows, which carry them, see `gpin.conditions`.
+
     `rows[0]` is an instance, `rows[:5]` a batch of five. For a `DataLoader`, pass `collate_fn=torch.as_tensor`, because
     `__getitems__` already returns batches.
 
@@ -30,12 +35,19 @@ class Rows(Dataset[Tensor]):
         rows: The indices of the rows, in order.
         scaling: Converts the units of the data to those of the model.
         names: The names of all `count` instances, if they have names.
+        c: The numbers of all `count` conditions, float32 `(count, C)`, if there are conditions.
     """
 
     def __init__(
-        self, values: np.ndarray, rows: np.ndarray, scaling: Scaling, names: Sequence[str] | None = None
+        self,
+        values: np.ndarray,
+        rows: np.ndarray,
+        scaling: Scaling,
+        names: Sequence[str] | None = None,
+        c: np.ndarray | None = None,
     ) -> None:
         self.values, self.rows, self.scaling, self.names = values, np.asarray(rows, np.int64), scaling, names
+        self.c = c
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -44,6 +56,8 @@ class Rows(Dataset[Tensor]):
         """One instance of shape `shape`, or a batch for a slice."""
         if isinstance(index, slice):
             return self.__getitems__(np.arange(len(self))[index])
+        if self.c is not None:
+            return self.__getitems__([index])[0]
         return self.scaling.apply(self.values[self.rows[index]])
 
     def __getitems__(self, indices: Sequence[int] | np.ndarray | Tensor) -> Tensor:
@@ -54,11 +68,16 @@ class Rows(Dataset[Tensor]):
         batch = torch.empty_like(x)
         batch[torch.from_numpy(order)] = x
         let_go(self.values)
-        return batch
+        return batch if self.c is None else joined(batch, torch.from_numpy(self.c[rows]))
 
     def chosen(self, indices: np.ndarray) -> "Rows":
         """A subset of these rows, in the given order; nothing is read."""
-        return Rows(self.values, self.rows[indices], self.scaling, self.names)
+        return Rows(self.values, self.rows[indices], self.scaling, self.names, self.c)
+
+    @property
+    def plain(self) -> "Rows":
+        """The same rows without their conditions."""
+        return self if self.c is None else Rows(self.values, self.rows, self.scaling, self.names)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -86,13 +105,14 @@ class DataConfig(Config):
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """A source with its scaling, in three disjoint parts."""
+    """A source with its scaling, in three disjoint parts; `condition` describes the conditions that it comes with."""
 
     source: Source
     scaling: Scaling
     train: Rows
     validation: Rows
     test: Rows
+    condition: Condition | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -100,7 +120,9 @@ class DataSet:
         return self.source.shape
 
 
-def split_and_scale(source: Source, config: DataConfig, scaling: Scaling | None = None) -> DataSet:
+def split_and_scale(
+    source: Source, config: DataConfig, scaling: Scaling | None = None, condition: Condition | None = None
+) -> DataSet:
     """Split a source as in the paper and choose its scaling; every value is checked.
 
     A source with a separate test part keeps it and holds out a tenth for validation; others are split 80/10/10.
@@ -109,6 +131,7 @@ def split_and_scale(source: Source, config: DataConfig, scaling: Scaling | None 
         source: A source from `open_source`.
         config: How to split and scale it.
         scaling: The scaling of an earlier run, used unchanged; None chooses one.
+        condition: The condition of an earlier run, used unchanged; None derives it from the conditions of the source.
 
     Example:
         >>> from gpin.data import open_source
@@ -128,13 +151,20 @@ def split_and_scale(source: Source, config: DataConfig, scaling: Scaling | None 
         for part in (source.values, source.test):
             if part is not None:
                 check_values(part, scaling, source.columns, source.name)
-    whole = Rows(source.values, np.arange(len(source.values)), scaling, source.names)
+    c = test_c = None
+    if source.given is not None:
+        condition = condition_of(source.given, train, source.test_given) if condition is None else condition
+        c = numbers_of(condition, source.given, len(source.values))
+        if source.test is not None:
+            assert source.test_given is not None
+            test_c = numbers_of(condition, source.test_given, len(source.test))
+    whole = Rows(source.values, np.arange(len(source.values)), scaling, source.names, c)
     if source.test is None:
         assert rows.test is not None
         test = whole.chosen(rows.test)
     else:
-        test = Rows(source.test, np.arange(len(source.test)), scaling)
-    return DataSet(source, scaling, whole.chosen(train), whole.chosen(validation), test)
+        test = Rows(source.test, np.arange(len(source.test)), scaling, c=test_c)
+    return DataSet(source, scaling, whole.chosen(train), whole.chosen(validation), test, condition)
 
 
 def _some(rows: np.ndarray, limit: int | None, random: np.random.Generator) -> np.ndarray:
@@ -142,7 +172,12 @@ def _some(rows: np.ndarray, limit: int | None, random: np.random.Generator) -> n
 
 
 def as_model_data(
-    source: Source, shape: tuple[int, ...], scaling: Scaling, columns: Sequence[str] | None = None
+    source: Source,
+    shape: tuple[int, ...],
+    scaling: Scaling,
+    columns: Sequence[str] | None = None,
+    condition: Condition | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> Rows:
     """All rows of a source as data for a model that was trained on another source; every value is checked.
 
@@ -155,6 +190,8 @@ def as_model_data(
         shape: The shape of the model's instances.
         scaling: The scaling of the model.
         columns: The names of the model's columns, if they have names.
+        condition: What the model is conditional on, if anything.
+        given: Values of conditions that are the same for all instances and do not come with the source, by name.
     """
     values = source.values if source.test is None else np.concatenate([source.values, source.test])
     if source.columns is not None and columns is not None:
@@ -172,7 +209,23 @@ def as_model_data(
             "pass data of that shape" + (" (`size` and `grey` for a folder of pictures)" if len(shape) == 3 else "")
         )
     check_values(values, scaling, source.columns if columns is None else columns, source.name)
-    return Rows(values, np.arange(len(values)), scaling, source.names)
+    c = None if condition is None else _given_numbers(condition, source, given or {}, len(values))
+    return Rows(values, np.arange(len(values)), scaling, source.names, c)
+
+
+def _given_numbers(condition: Condition, source: Source, given: Mapping[str, Any], count: int) -> np.ndarray:
+    """The numbers of the conditions of a source, of which some may be the same for all instances."""
+    own = dict(source.given or {})
+    if source.test_given is not None:
+        own = {name: np.concatenate([values, source.test_given[name]]) for name, values in own.items()}
+    found = {**own, **given}
+    for name in condition.names:
+        if name not in found:
+            raise InputError(
+                f"{source.name} does not come with the condition {name!r} of the model: give one value for all "
+                f"instances with `given={name}=VALUE`"
+            )
+    return numbers_of(condition, found, count)
 
 
 def _said(shape: tuple[int, ...]) -> str:

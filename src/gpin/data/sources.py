@@ -4,8 +4,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,11 +21,12 @@ from pydantic import (
 from gpin._core.config import Config, suggest
 from gpin._core.errors import InputError
 from gpin._core.files import as_path
-from gpin.data.arrays import instances, read_npy, read_npz
+from gpin.data.arrays import instances, npz_conditions, read_npy, read_npz
 from gpin.data.benchmarks import BENCHMARKS, load_benchmark
+from gpin.data.given import FOLDER, LABEL, Given, benchmark_labels, folder_names
 from gpin.data.io import let_go, one_line
 from gpin.data.pictures import PICTURES, FolderSurvey, read_pictures
-from gpin.data.tables import read_csv, read_parquet
+from gpin.data.tables import csv_conditions, parquet_conditions, read_csv, read_parquet
 
 __all__ = ["FORMATS", "Format", "Source", "SourceConfig", "applicable_options", "open_source"]
 
@@ -35,7 +36,7 @@ FINGERPRINT_ROWS = 4096
 """The number of rows that a fingerprint includes of larger data."""
 
 
-LATER = ("skip_damaged",)
+LATER = ("skip_damaged", "given")
 """Options that were added after runs had been stored: unless they are used, they are no part of a run's identity."""
 
 
@@ -49,6 +50,8 @@ class SourceConfig(Config):
         grey: For a folder of pictures, whether to convert them to one channel.
         skip_damaged: For a folder of pictures, whether to leave out files that cannot be read as one picture, which
             raise InputError otherwise.
+        given: The conditions that come with the data and are not modelled: columns of a table, other arrays of an .npz
+            archive, "folder" for the subfolder of a picture, or "label" for that of an image of a benchmark set.
     """
 
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
@@ -56,6 +59,7 @@ class SourceConfig(Config):
     size: tuple[PositiveInt, PositiveInt] | None = None
     grey: bool = False
     skip_damaged: bool = False
+    given: tuple[str, ...] | None = Field(default=None, min_length=1)
 
     @model_serializer(mode="wrap")
     def _record(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
@@ -79,6 +83,8 @@ class Source:
         columns: The names of a table's columns, if it has names.
         names: The names of the instances if each is a file: its path relative to the folder.
         survey: For a folder of pictures, what it was found to hold.
+        given: The conditions of the values by name, if some were asked for.
+        test_given: The conditions of the test part.
     """
 
     name: str
@@ -90,6 +96,8 @@ class Source:
     columns: tuple[str, ...] | None = None
     names: tuple[str, ...] | None = None
     survey: FolderSurvey | None = None
+    given: Given | None = None
+    test_given: Given | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -109,6 +117,9 @@ class Source:
             for rows in _rows_to_hash(part):
                 found.update(np.ascontiguousarray(rows, kind.newbyteorder("<")).tobytes())
                 let_go(part)
+        for given in (self.given, self.test_given):
+            for name, values in ({} if given is None else given).items():
+                found.update(json.dumps([name, values.tolist()]).encode())
         return found.hexdigest()
 
 
@@ -120,21 +131,33 @@ class Format:
         read: Reads the file at a path with the given options. Returns the values, `(count, columns)` for a table or
             `(count, channels, height, width)` for images, and the names of the columns, if any.
         options: The options of `SourceConfig` that apply to it.
+        conditions: Reads the conditions of these names from the file at a path; None if the format has none.
     """
 
     read: Callable[[Path, SourceConfig], tuple[np.ndarray, tuple[str, ...] | None]]
     options: tuple[str, ...] = ()
+    conditions: Callable[[Path, Sequence[str]], Given] | None = None
 
 
-_CSV = Format(lambda path, config: read_csv(path, config.columns), ("columns",))
+_CSV = Format(
+    lambda path, config: read_csv(path, config.columns, config.given or ()), ("columns", "given"), csv_conditions
+)
 
 FORMATS = {
     ".npy": Format(lambda path, config: (instances(read_npy(path), path), None)),
-    ".npz": Format(lambda path, config: (instances(read_npz(path, config.key), path), None), ("key",)),
+    ".npz": Format(
+        lambda path, config: (instances(read_npz(path, config.key, config.given or ()), path), None),
+        ("key", "given"),
+        npz_conditions,
+    ),
     ".csv": _CSV,
     ".tsv": _CSV,
     ".txt": _CSV,
-    ".parquet": Format(lambda path, config: read_parquet(path, config.columns), ("columns",)),
+    ".parquet": Format(
+        lambda path, config: read_parquet(path, config.columns, config.given or ()),
+        ("columns", "given"),
+        parquet_conditions,
+    ),
 }
 """The formats of data files by the suffix of the file name in lower case."""
 
@@ -166,9 +189,14 @@ def open_source(data: str | os.PathLike[str], config: SourceConfig | None = None
 
 def _opened(path: Path, name: str, config: SourceConfig) -> Source:
     if name in BENCHMARKS:
-        _refuse_options(config, f"the benchmark set {name!r}", ())
+        _refuse_options(config, f"the benchmark set {name!r}", applicable_options(name))
         images = load_benchmark(name)
-        return Source(name, name, config, images.train, "images", images.test)
+        source = Source(name, name, config, images.train, "images", images.test)
+        if config.given is None:
+            return source
+        _check_only(config.given, LABEL, f"the benchmark set {name!r}")
+        labels, test_labels = benchmark_labels(name, images)
+        return replace(source, given={LABEL: labels}, test_given=None if test_labels is None else {LABEL: test_labels})
     if not name:
         raise InputError("the name of the data is empty: pass a benchmark set, a file or a folder of pictures")
     try:
@@ -185,10 +213,20 @@ def _opened(path: Path, name: str, config: SourceConfig) -> Source:
     _refuse_options(config, f"the folder {path}" if is_folder else str(path), applicable_options(path))
     if is_folder:
         values, names, survey = read_pictures(path, config.size, config.grey, config.skip_damaged)
+        if config.given is not None:
+            _check_only(config.given, FOLDER, f"the folder {path}")
+            named["given"] = {FOLDER: folder_names(path, names)}
         return Source(**named, values=values, kind="images", names=names, survey=survey)
     ending = path.suffix.lower()
     if ending in FORMATS:
+        if config.given is not None:  # first, so that the name of a condition that is not there is reported as such
+            named["given"] = _conditions(path, FORMATS[ending], config.given)
         values, columns = FORMATS[ending].read(path, config)
+        for condition, found in named.get("given", {}).items():
+            if len(found) != len(values):
+                raise InputError(
+                    f"{path}: the condition {condition!r} has {len(found)} values for {len(values)} instances"
+                )
         return Source(**named, values=values, kind="table" if values.ndim == 2 else "images", columns=columns)
     if ending in PICTURES:
         raise InputError(f"{path} is a single picture: pass the folder that holds all pictures")
@@ -199,19 +237,38 @@ def applicable_options(data: str | os.PathLike[str]) -> tuple[str, ...]:
     """The options of a `SourceConfig` that apply to data of this name or path."""
     path = Path(os.path.expanduser(data))  # unlike Path.expanduser, does not fail for an unknown user
     if os.fspath(data) in BENCHMARKS:
-        return ()
+        return ("given",)
     if path.is_dir():
-        return ("size", "grey", "skip_damaged")
+        return ("size", "grey", "skip_damaged", "given")
     known = FORMATS.get(path.suffix.lower())
     return known.options if known else ()
 
 
 def _refuse_options(config: SourceConfig, what: str, applicable: tuple[str, ...]) -> None:
-    of = {"columns": "tables with named columns", "key": ".npz archives"}
+    of = {
+        "columns": "tables with named columns",
+        "key": ".npz archives",
+        "given": "tables, .npz archives, folders of pictures and benchmark sets",
+    }
     for option in config.changed():
         if option not in applicable:
             whose = of.get(option, "folders of pictures")
             raise InputError(f"`{option}` is an option of {whose} and does not apply to {what}: leave it out")
+
+
+def _conditions(path: Path, known: Format, names: Sequence[str]) -> Given:
+    """The conditions of these names in a file."""
+    assert known.conditions is not None  # or `given` would have been refused
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"the condition {twice[0]!r} is given {names.count(twice[0])} times: name each once")
+    return known.conditions(path, names)
+
+
+def _check_only(given: Sequence[str], known: str, what: str) -> None:
+    """Raise InputError if a condition is asked for other than the only one that there is."""
+    if tuple(given) != (known,):
+        raise InputError(f"{what} has only the condition {known!r} to give, got {', '.join(given)}")
 
 
 def _short(path: Path) -> str:

@@ -3,6 +3,7 @@
 import csv
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gpin._core.config import suggest
 from gpin._core.errors import InputError
 from gpin.data.io import listed, one_line, reading, room_for
 
-__all__ = ["is_number", "read_csv", "read_parquet"]
+__all__ = ["csv_conditions", "is_number", "parquet_conditions", "read_csv", "read_parquet"]
 
 INDEX = re.compile(r"|__index_level_\d+__|Unnamed: \d+")
 """The names that pandas gives to an index column, which is not data."""
@@ -24,31 +25,73 @@ COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 POINT = "numbers must have a decimal point and no commas"
 
 
-def read_csv(path: Path, columns: tuple[str, ...] | None) -> tuple[np.ndarray, tuple[str, ...]]:
-    """A text table, `(n, columns)`, and the names of its columns.
+def read_csv(
+    path: Path, columns: tuple[str, ...] | None, given: Sequence[str] = ()
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """A text table, `(n, columns)`, and the names of its columns, without those that are given as conditions.
 
     The first row is a header unless all of its cells are numbers; without a header, columns are named 1, 2, ….
     The separator is a comma, semicolon or tab, whichever splits the first row into the most cells.
     """
     with reading(path, "a table in UTF-8 text"):
-        first, delimiter, blank = _first_row(path)
-        header = not all(is_number(cell) or not cell.strip() for cell in first)
-        names = [cell.strip() for cell in first] if header else [str(i + 1) for i in range(len(first))]
-        chosen = _chosen(path, names, columns)
-        table = pyarrow.csv.read_csv(
-            path,
-            pyarrow.csv.ReadOptions(column_names=names, skip_rows=blank, skip_rows_after_names=int(header)),
-            pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            pyarrow.csv.ConvertOptions(include_columns=chosen),
-        )
-        return _values(path, table), tuple(chosen)
+        table = _csv_table(path, columns, given)
+        return _values(path, table), tuple(table.column_names)
 
 
-def read_parquet(path: Path, columns: tuple[str, ...] | None) -> tuple[np.ndarray, tuple[str, ...]]:
-    """A Parquet table, `(n, columns)`, and the names of its columns."""
-    with reading(path, "a Parquet file"), pyarrow.parquet.ParquetFile(path) as file:
-        chosen = _chosen(path, file.schema_arrow.names, columns)
-        return _values(path, file.read(columns=chosen).select(chosen)), tuple(chosen)
+def csv_conditions(path: Path, given: Sequence[str]) -> dict[str, np.ndarray]:
+    """The columns of a text table that are given as conditions, as text or numbers."""
+    with reading(path, "a table in UTF-8 text"):
+        return _conditions(path, _csv_table(path, tuple(given)))
+
+
+def _csv_table(path: Path, columns: tuple[str, ...] | None, given: Sequence[str] = ()) -> pa.Table:
+    first, delimiter, blank = _first_row(path)
+    header = not all(is_number(cell) or not cell.strip() for cell in first)
+    names = [cell.strip() for cell in first] if header else [str(i + 1) for i in range(len(first))]
+    return pyarrow.csv.read_csv(
+        path,
+        pyarrow.csv.ReadOptions(column_names=names, skip_rows=blank, skip_rows_after_names=int(header)),
+        pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        pyarrow.csv.ConvertOptions(include_columns=_chosen(path, names, columns, given)),
+    )
+
+
+def read_parquet(
+    path: Path, columns: tuple[str, ...] | None, given: Sequence[str] = ()
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """A Parquet table, `(n, columns)`, and the names of its columns, without those that are given as conditions."""
+    with reading(path, "a Parquet file"):
+        table = _parquet_table(path, columns, given)
+        return _values(path, table), tuple(table.column_names)
+
+
+def parquet_conditions(path: Path, given: Sequence[str]) -> dict[str, np.ndarray]:
+    """The columns of a Parquet table that are given as conditions, as text or numbers."""
+    with reading(path, "a Parquet file"):
+        return _conditions(path, _parquet_table(path, tuple(given)))
+
+
+def _parquet_table(path: Path, columns: tuple[str, ...] | None, given: Sequence[str] = ()) -> pa.Table:
+    with pyarrow.parquet.ParquetFile(path) as file:
+        chosen = _chosen(path, file.schema_arrow.names, columns, given)
+        return file.read(columns=chosen).select(chosen)
+
+
+def _conditions(path: Path, table: pa.Table) -> dict[str, np.ndarray]:
+    """The columns of a table as arrays of text or numbers."""
+    found = {}
+    for name in table.column_names:
+        column = table[name]
+        missing = [row for row, value in enumerate(_plain(column)) if value is None or value != value or value == ""]
+        if missing:
+            raise InputError(
+                f"{path}: column {name!r}, which is given as a condition, has no value in row {missing[0]} (counting "
+                f"from 0; {len(missing)} missing in total): fill or remove such rows"
+            )
+        found[name] = _numbers(column) if _is_numeric(column.type) else np.array(list(_plain(column)))
+        if found[name].dtype.kind not in "biufU":
+            raise InputError(f"{path}: column {name!r} holds {column.type}, which cannot be given as a condition")
+    return found
 
 
 def _first_row(path: Path) -> tuple[list[str], str, int]:
@@ -82,14 +125,20 @@ def is_number(cell: str) -> bool:
     return "_" not in cell  # float() accepts underscores, which numbers in a table do not have
 
 
-def _chosen(path: Path, names: list[str], columns: tuple[str, ...] | None) -> list[str]:
-    """The columns to read: those requested, or all."""
+def _chosen(path: Path, names: list[str], columns: tuple[str, ...] | None, given: Sequence[str] = ()) -> list[str]:
+    """The columns to read: those requested, or all but those that are given as conditions."""
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise InputError(f"{path} has more than one column named {twice[0]!r}: names must differ")
     if not names:
         raise InputError(f"{path} has no columns")
+    twice = [name for name in columns or () if name in given]
+    if twice:
+        raise InputError(f"column {twice[0]!r} is given as a condition and cannot be modelled as well: name it once")
     if columns is None:
+        names = [name for name in names if name not in given]
+        if not names:
+            raise InputError(f"{path} has no columns besides those that are given: there is nothing to model")
         index = [i for i, name in enumerate(names) if INDEX.fullmatch(name)]
         if index:
             rest = [name for name in names if not INDEX.fullmatch(name)]

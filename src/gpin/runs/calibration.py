@@ -12,7 +12,7 @@ from gpin._core.seeding import seeded
 from gpin.evaluation.calibration import LEAST, Coverage
 from gpin.report.numbers import without_nan
 from gpin.runs.folder import Run, as_run
-from gpin.runs.rows import OnBatch, random_rows
+from gpin.runs.rows import OnBatch, conditions_of, random_rows
 from gpin.vae import VAE
 
 __all__ = ["RunCoverage", "coverage_run", "posteriors"]
@@ -87,20 +87,21 @@ def coverage_run(
     simulations = whole_number(simulations, "simulations", least=LEAST)
     run = as_run(run)
     vae = run.load(tell).to(device_named(device))
-    x = random_rows(getattr(run.data(data), part), simulations if limit is None else limit, check_seed(seed))[:]
+    rows = random_rows(getattr(run.data(data), part), simulations if limit is None else limit, check_seed(seed))
+    x, y = rows[:], conditions_of(vae, rows, simulations)
     chosen = list(posteriors(vae, steps))
     compared = chosen[:-1] if len(x) >= LEAST else []
     done, total = 0, len(chosen) + len(compared)
 
-    def covered(instances: Any, arguments: dict[str, Any]) -> Coverage:
+    def covered(instances: Any, arguments: dict[str, Any], y: Any = None) -> Coverage:
         nonlocal done
-        found = vae.coverage(instances, **arguments, seed=seed)
+        found = vae.coverage(instances, **arguments, y=y, seed=seed)
         done += 1
         if on_batch is not None:
             on_batch(done, total)
         return found
 
-    simulated = [covered(simulations, one) for one in chosen]
+    simulated = [covered(simulations, one, y) for one in chosen]
     if compared:
         with seeded(seed):
             z = vae.posterior(x, stages="refined").resample(1)[0]

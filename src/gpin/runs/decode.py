@@ -1,8 +1,9 @@
 """Samples from a run's model, and reconstructions of data."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +16,19 @@ from gpin._core.inputs import check_seed, whole_number
 from gpin._core.messages import Tell, to_stderr
 from gpin._core.seeding import seeded
 from gpin.data import Rows
+from gpin.data.io import one_line
 from gpin.runs.folder import Run, as_run
 from gpin.runs.outputs import Written, check_output, pairs_picture, picture, write_array, write_table
-from gpin.runs.rows import BATCH, OnBatch, batch_seed, map_batches, open_data, source_options, spread_rows
+from gpin.runs.rows import (
+    BATCH,
+    OnBatch,
+    batch_seed,
+    check_given,
+    map_batches,
+    open_data,
+    source_options,
+    spread_rows,
+)
 from gpin.vae import VAE
 
 __all__ = ["reconstruct_rows", "reconstruct_to_file", "sample_rows", "sample_to_file"]
@@ -32,6 +43,7 @@ def sample_to_file(
     *,
     count: int = 64,
     noise: bool = False,
+    given: Mapping[str, Any] | None = None,
     seed: int = 0,
     device: str | None = None,
     tell: Tell = to_stderr,
@@ -43,6 +55,7 @@ def sample_to_file(
         out: The file to write: .png for images; .csv or .parquet for tables, in the units of the data; .npy for both.
         count: The number of instances to draw.
         noise: Whether to draw x with the noise of p(x|z), instead of its mean.
+        given: The conditions of the draws from a conditional model, by name; a table has a column for each.
         seed: The seed of all noise.
         device: The device, such as "cpu" or "cuda"; by default a GPU if there is one.
         tell: Called with each message for the user.
@@ -50,14 +63,35 @@ def sample_to_file(
     run, out = as_run(run), as_path(out, "the file to write")
     ending = check_output(out, _content(run), run.location, tell=tell)
     vae = run.load(tell).to(device_named(device))
-    draws = sample_rows(vae, count, noise=noise, seed=seed)
+    y = _one_condition(run, given)
+    draws = sample_rows(vae, count, noise=noise, seed=seed, y=y)
     if ending == ".png":
         write_whole(out, picture(torch.cat(list(draws)), run.scaling))
         return Written(out, count)
     values = (run.scaling.undo(x) for x in draws)
     if ending == ".npy":
         return write_array(out, values, count)
-    return write_table(out, (_by_column(run, batch) for batch in values))
+    same = y or {}
+    return write_table(
+        out,
+        (
+            {**_by_column(run, batch), **{name: np.full(len(batch), value) for name, value in same.items()}}
+            for batch in values
+        ),
+    )
+
+
+def _one_condition(run: Run, given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The condition of all draws, whose values are levels or numbers, or None for a model without a condition."""
+    given, condition = check_given(run, given), run.model.condition
+    if condition is None:
+        return None
+    missing = [column for column in condition.columns if column.name not in given]
+    if missing:
+        column = missing[0]
+        known = "a number" if column.levels is None else "one of " + one_line(", ".join(map(str, column.levels)))
+        raise InputError(f"{run.folder} is conditional on {condition}: give `given={column.name}=VALUE`, {known}")
+    return {name: values[0] for name, values in condition.values(condition.numbers(given, 1)).items()}
 
 
 def reconstruct_to_file(
@@ -73,6 +107,7 @@ def reconstruct_to_file(
     size: Sequence[int] | None = None,
     grey: bool | None = None,
     skip_damaged: bool | None = None,
+    given: Mapping[str, Any] | None = None,
     device: str | None = None,
     on_batch: OnBatch | None = None,
     tell: Tell = to_stderr,
@@ -92,6 +127,8 @@ def reconstruct_to_file(
         size: The height and width to resize the images of a folder of other data to.
         grey: Whether to read such images in grey, with one channel.
         skip_damaged: Whether to leave out files of such a folder that cannot be read as one picture.
+        given: Values of the conditions of a conditional model that are the same for all instances of other data, by
+            name; the others are read with the data, as in the run.
         device: The device, such as "cpu" or "cuda"; by default a GPU if there is one.
         on_batch: Called after each batch with the number of instances done and their total.
         tell: Called with each message for the user.
@@ -99,7 +136,9 @@ def reconstruct_to_file(
     run, out = as_run(run), as_path(out, "the file to write")
     places = [None if place is None else str(place) for place in (other, data)]
     ending = check_output(out, _content(run), run.location, *places, tell=tell)
-    options = source_options(columns=columns, key=key, size=size, grey=grey, skip_damaged=skip_damaged)
+    options = source_options(
+        columns=columns, key=key, size=size, grey=grey, skip_damaged=skip_damaged, given=given or None
+    )
     if other is None and options:
         raise InputError(f"`{next(iter(options))}` says how to read other data, but no other data is given")
     if other is not None and data is not None:
@@ -142,14 +181,35 @@ def reconstruct_rows(
     vae: VAE, rows: Rows, *, seed: int = 0, on_batch: OnBatch | None = None
 ) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
     """Row numbers, x and E[x|z] at the posterior mean of z, `(batch, *shape)` in model units, batch by batch."""
-    return map_batches(lambda numbers, x: (numbers, x, vae.reconstruct(x).cpu()), rows, seed=seed, on_batch=on_batch)
+
+    def pairs(numbers: np.ndarray, x: Tensor) -> tuple[np.ndarray, Tensor, Tensor]:
+        return numbers, vae.values(x), vae.reconstruct(x).cpu()
+
+    return map_batches(pairs, rows, seed=seed, on_batch=on_batch)
 
 
-def sample_rows(vae: VAE, count: int, *, noise: bool = False, seed: int = 0) -> Iterator[Tensor]:
-    """Yield `count` draws from the model, `(batch, *shape)` in model units, batch by batch."""
+def sample_rows(
+    vae: VAE, count: int, *, noise: bool = False, seed: int = 0, y: Mapping[str, Any] | None = None
+) -> Iterator[Tensor]:
+    """Yield `count` draws from the model, `(batch, *shape)` in model units, batch by batch.
+
+    Arguments:
+        vae: The model.
+        count: The number of draws.
+        noise: Whether to draw x with the noise of p(x|z), instead of its mean.
+        seed: The seed of all noise.
+        y: For a conditional model: the condition of all draws, or one for each, by name.
+    """
     whole_number(count, "count")
     check_seed(seed)
     for number, start in enumerate(range(0, count, BATCH)):
         with seeded(batch_seed(seed, number)):
-            x = vae.sample(min(BATCH, count - start), noise).cpu()
+            x = vae.sample(min(BATCH, count - start), noise, y=_part(y, start)).cpu()
         yield x
+
+
+def _part(y: Mapping[str, Any] | None, start: int) -> dict[str, Any] | None:
+    """The conditions of a batch that begins at `start`."""
+    if y is None:
+        return None
+    return {name: value if np.ndim(value) == 0 else value[start : start + BATCH] for name, value in y.items()}

@@ -1,7 +1,7 @@
 """Latent codes, uncertainties and log-likelihoods of data, as the columns of a table."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from gpin.evaluation.anomalies import anomaly_score, reconstruction_error
 from gpin.runs.folder import Run, as_run
 from gpin.runs.outputs import Columns, Written, check_output, write_table
 from gpin.runs.reference import Reference, Scorer
-from gpin.runs.rows import OnBatch, map_batches, open_data
+from gpin.runs.rows import OnBatch, map_batches, open_data, source_options
 from gpin.vae import VAE, check_steps
 
 __all__ = ["encode_rows", "encode_to_file"]
@@ -41,6 +41,7 @@ def encode_to_file(
     size: Sequence[int] | None = None,
     grey: bool | None = None,
     skip_damaged: bool | None = None,
+    given: Mapping[str, Any] | None = None,
     device: str | None = None,
     on_batch: OnBatch | None = None,
     tell: Tell = to_stderr,
@@ -66,6 +67,8 @@ def encode_to_file(
         size: The height and width to resize the images of a folder to.
         grey: Whether to read the images of a folder in grey, with one channel.
         skip_damaged: Whether to leave out files of a folder that cannot be read as one picture.
+        given: Values of the conditions of a conditional model that are the same for all instances, by name; the others
+            are read with the data, as in the run.
         device: The device, such as "cpu" or "cuda"; by default a GPU if there is one.
         on_batch: Called after each batch with the number of instances done and their total.
         tell: Called with each message for the user.
@@ -74,7 +77,8 @@ def encode_to_file(
     check_steps(steps, tolerance, max_steps)
     check_output(out, "one row per instance", str(data), run.location, tell=tell)
     vae = run.load(tell).to(device_named(device))
-    rows = open_data(run, data, columns=columns, key=key, size=size, grey=grey, skip_damaged=skip_damaged, tell=tell)
+    options = source_options(columns=columns, key=key, size=size, grey=grey, skip_damaged=skip_damaged, given=given)
+    rows = open_data(run, data, **options, tell=tell)
     reference = None
     if anomalies:
         if samples == 0 or steps is not None or tolerance is not None:

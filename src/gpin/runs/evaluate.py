@@ -32,7 +32,7 @@ from gpin.evaluation.scores import (
 from gpin.inference import ELBO
 from gpin.report.numbers import without_nan
 from gpin.runs.folder import Run, as_run
-from gpin.runs.rows import OnBatch, numbered_batches, random_rows
+from gpin.runs.rows import OnBatch, conditions_of, numbered_batches, random_rows
 from gpin.runs.truth import GapSplit, split_gaps
 from gpin.vae import VAE
 
@@ -293,7 +293,9 @@ def evaluate_run(
     if sandwich is not None:
         with seeded(seed):
             compared = None if own is None else (own,)
-            found = replace(found, sandwich=vae.sandwich(sandwich, samples=count, steps=compared, **annealing))
+            y = conditions_of(vae, rows, sandwich)
+            bounds = vae.sandwich(sandwich, y=y, samples=count, steps=compared, **annealing)
+            found = replace(found, sandwich=bounds)
     if gaps:
         split = split_gaps(vae, parts, part=part, limit=limit, seed=seed, steps=own, samples=count, **annealing)
         found = replace(found, gaps=split)

@@ -111,7 +111,7 @@ class Run:
                 f"{source.location} is not the data that {self.folder} was trained on, or has changed since: "
                 "its fingerprint differs"
             )
-        return split_and_scale(source, self.settings.data, self.scaling)
+        return split_and_scale(source, self.settings.data, self.scaling, self.model.condition)
 
     def checkpoint(self, tell: Tell = to_stderr) -> Checkpoint | None:
         """The newest intact checkpoint of the training."""

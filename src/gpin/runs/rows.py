@@ -1,25 +1,30 @@
 """The rows of data that a run's model is applied to: opened, chosen, and read in batches."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gpin._core.config import suggest
+from gpin._core.errors import InputError
 from gpin._core.inputs import check_seed, whole_number
 from gpin._core.messages import Tell, to_stderr
 from gpin._core.seeding import seeded
 from gpin.data import Rows, SourceConfig, applicable_options, as_model_data, open_source
 from gpin.runs.folder import Run
 from gpin.runs.understood import skipped_files
+from gpin.vae import VAE
 
 __all__ = [
     "BATCH",
     "OnBatch",
     "batch_seed",
     "batches",
+    "check_given",
+    "conditions_of",
     "map_batches",
     "numbered_batches",
     "open_data",
@@ -46,6 +51,7 @@ def open_data(
     size: Sequence[int] | None = None,
     grey: bool | None = None,
     skip_damaged: bool | None = None,
+    given: Mapping[str, Any] | None = None,
     tell: Tell = to_stderr,
 ) -> Rows:
     """All rows of a source as data for a run's model, read as in the run except for the options given.
@@ -61,16 +67,40 @@ def open_data(
         size: The height and width to resize the images of a folder to.
         grey: Whether to read the images of a folder in grey, with one channel.
         skip_damaged: Whether to leave out files of a folder that cannot be read as one picture.
-        tell: Called with a sentence that lists such files.
+        given: Values of the conditions of a conditional model that are the same for all instances, by name; the others
+            are read with the data, as in the run.
+        tell: Called with a sentence that lists skipped files.
     """
-    given = source_options(columns=columns, key=key, size=size, grey=grey, skip_damaged=skip_damaged)
-    own = {**run.settings.data.source.model_dump(), "columns": run.columns}
+    chosen = source_options(columns=columns, key=key, size=size, grey=grey, skip_damaged=skip_damaged)
+    condition, given = run.model.condition, check_given(run, given)
+    read = tuple(name for name in (() if condition is None else condition.names) if name not in given)
+    own = {**run.settings.data.source.model_dump(), "columns": run.columns, "given": read or None}
     inherited = {name: own[name] for name in applicable_options(str(data))}
-    source = open_source(data, SourceConfig.parse({**inherited, **given}, "the data"))
+    source = open_source(data, SourceConfig.parse({**inherited, **chosen}, "the data"))
     skipped = skipped_files(source)
     if skipped is not None:
         tell(skipped)
-    return as_model_data(source, run.model.shape, run.scaling, run.columns if columns is None else None)
+    names = run.columns if columns is None else None
+    return as_model_data(source, run.model.shape, run.scaling, names, condition, given)
+
+
+def check_given(run: Run, given: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The values of conditions that are given for all instances; raises InputError if the model has no such one."""
+    condition = run.model.condition
+    for name in given or {}:
+        if condition is None:
+            raise InputError(f"{run.folder} is not conditional on anything: leave out `given`")
+        if name not in condition.names:
+            raise InputError(f"{run.folder} has no condition {name!r}: {suggest(name, list(condition.names))}")
+    return given or {}
+
+
+def conditions_of(vae: VAE, rows: Rows, count: int) -> Mapping[str, np.ndarray] | None:
+    """The conditions of `count` evenly spaced rows, for draws from a conditional model; None for another one."""
+    if vae.condition is None or rows.c is None:
+        return None
+    places = np.linspace(0, len(rows) - 1, count).astype(np.int64)
+    return vae.condition.values(torch.from_numpy(rows.c[rows.rows[places]]))
 
 
 def source_options(**options: Any) -> dict[str, Any]:

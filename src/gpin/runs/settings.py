@@ -159,7 +159,12 @@ def height_and_width(text: str) -> list[int]:
     return [int(part) for part in parts] * (3 - len(parts))
 
 
-TYPED: dict[str, Callable[[str], Any]] = {"columns": column_list, "key": str, "size": height_and_width}
+TYPED: dict[str, Callable[[str], Any]] = {
+    "columns": column_list,
+    "given": column_list,
+    "key": str,
+    "size": height_and_width,
+}
 """Options whose text is not parsed as JSON, with the functions that parse it."""
 
 NONE_IS_A_CHOICE = {"augmentation", "line_search", "scaling"}

@@ -73,6 +73,7 @@ def train(
         model.latent_dim,
         likelihood=likelihood,
         architecture=model.architecture,
+        given=parts.condition,
         start=first,
         seed=settings.training.seed,
         **model.options,

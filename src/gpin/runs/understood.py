@@ -30,6 +30,7 @@ def understood(run: Run, data: DataSet, vae: VAE, seconds: float | None = None) 
     return [
         ("data", _counts(data)),
         *_shape(data),
+        *_given(data),
         ("scaling", _scaling(data)),
         ("model", _model(run, vae)),
         ("likelihood", vae.likelihood.title),
@@ -76,6 +77,20 @@ def _shape(data: DataSet) -> Lines:
     if source.survey is not None:
         lines += [("colours", _colours(source)), ("sizes", _sizes(source))]
     return lines
+
+
+def _given(data: DataSet) -> Lines:
+    """What the model is conditional on, and as what it is taken: labels or numbers."""
+    if data.condition is None:
+        return []
+    said = []
+    for column in data.condition.columns:
+        if column.levels is None:
+            about = f"{number(column.mean, column.deviation)} ± {number(column.deviation, column.deviation)}"
+        else:
+            about = f"{len(column.levels):,} labels, {_listed(list(map(str, column.levels)), MOST)}"
+        said.append(f"{column.name} ({about})")
+    return [("given", ", ".join(said))]
 
 
 def _colours(source: Source) -> str:

@@ -24,7 +24,7 @@ from gpin.inference import ELBO
 from gpin.runs.calibration import posteriors
 from gpin.runs.evaluate import Evaluation, evaluate
 from gpin.runs.folder import Run
-from gpin.runs.rows import random_rows
+from gpin.runs.rows import conditions_of, random_rows
 from gpin.training import History
 from gpin.vae import VAE
 
@@ -105,6 +105,8 @@ def score_run(
         seed: The seed of all noise and of the choice of instances.
         tell: Called with each message for the user.
     """
+    if run.model.condition is not None:
+        raise InputError(f"{run.folder} is conditional on {run.model.condition}, which the page cannot show yet")
     vae = run.load(tell).to(device_named(None))
     history, finished = _history(run, tell)
     chosen, volume = random_rows(data.test, limit, seed), run.log_volume
@@ -119,17 +121,17 @@ def score_run(
         _evaluation_on_cpu(encoder),
         torch.from_numpy(np.flatnonzero(np.isin(data.test.rows, chosen.rows))),
         _evaluation_on_cpu(refined),
-        _coverage(vae, SIMULATIONS if limit is None else max(LEAST, min(limit, SIMULATIONS)), seed),
+        _coverage(vae, data, SIMULATIONS if limit is None else max(LEAST, min(limit, SIMULATIONS)), seed),
     )
 
 
-def _coverage(vae: VAE, count: int, seed: int) -> list[Coverage]:
+def _coverage(vae: VAE, data: DataSet, count: int, seed: int) -> list[Coverage]:
     """The coverage of all posteriors but the resampled one, without those that need what the decoder cannot do."""
-    found = []
+    found, y = [], conditions_of(vae, data.test, count)
     for arguments in posteriors(vae):
         if arguments["posterior"] != "resampled":
             with suppress(InputError):
-                found.append(vae.coverage(count, **arguments, seed=seed))
+                found.append(vae.coverage(count, **arguments, y=y, seed=seed))
     return found
 
 
