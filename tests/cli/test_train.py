@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -25,10 +26,11 @@ def test_a_run_says_where_it_is_and_again_that_it_is_done(gpin, files, tmp_path)
     assert (first.code, first.remarks) == (0, [])
     assert list(first.understood) == ["data", "columns", "scaling", "model", "likelihood", "training", "time"]
     folder = next((tmp_path / "runs").iterdir())
-    where, result, meaning = first.out.splitlines()
+    where, result, meaning, more = first.out.splitlines()
     assert where == f"done: {folder}"
     assert re.fullmatch(r"best epoch 1 of 1 by its validation score of \S+ nats, validation ELBO \S+ nats", result)
     assert meaning == "both are lower bounds of log p(x), mean over instances"
+    assert more.startswith("the best epoch is the last one, so more training may help: gpin train ")
     again = gpin(*command)
     assert (again.code, again.err) == (0, "")
     assert again.out == first.out.replace("done:", "already done:")
@@ -75,7 +77,10 @@ def test_assignments_and_flags_override_the_config(gpin, files, tmp_path, monkey
     assert (first.training.epochs, first.training.seed, first.training.batch_size) == (8, 9, 16)
     assert (first.data.source.columns, first.data.limit) == (("a", "b"), 10)
     assert (second.training.ema, second.model.options) == (0.5, {"covariance": "full"})
-    assert (second.training.epochs, second.model.latent_dim) == (50, 10)
+    assert (second.training.auto, second.model.latent_dim) == (
+        ("epochs", "batch_size", "learning_rate", "patience"),
+        10,
+    )
     assert second.data.source.columns == ("b", "c")
     assert (third.data.scaling, third.data.source.size, third.data.source.grey) == ("none", (64, 48), True)
     assert third.data.source.key == "x"
@@ -290,3 +295,55 @@ def test_control_c_keeps_the_run_and_the_same_command_finishes_it(gpin, files, t
     history, finished = open_run(folder).history(print)
     assert finished
     assert len(history.epochs) == 300
+
+
+def test_the_budget_is_said_and_recorded_and_the_command_that_continues_can_be_pasted(gpin, files, tmp_path):
+    out = tmp_path / "my runs"
+    command = ["train", files / "table.csv", *SMALL, "--steps", "3", "--out", out, "--checkpoint-seconds", "0"]
+    said = gpin(*command)
+    assert said.code == 0
+    chosen = "2 epochs of 2 steps each, with batches of 32 and a learning rate of 0.001; chosen by the size of the data"
+    assert chosen in said.err
+    (folder,) = out.iterdir()
+    training = open_run(folder).settings.training
+    assert (training.epochs, training.batch_size, training.learning_rate, training.patience) == (2, 32, 0.001, 250)
+    longer = said.out.splitlines()[-1].partition("may help: ")[2]
+    assert longer.endswith(f"--out '{out}' --checkpoint-seconds 0 --steps 8")
+    assert json.loads(gpin(*command, "--json").out)["continue"] == longer.replace(" --steps", " --json --steps")
+    again = gpin(*shlex.split(longer)[1:])
+    assert again.code == 0
+    assert f"going on after step 3 of {folder}" in again.err
+    assert "resuming at epoch 2 of 4" in again.err
+    assert "of 4 by its validation score" in again.out
+
+
+def test_a_run_stops_when_its_time_is_up_and_the_same_command_resumes_it(gpin, files, tmp_path):
+    command = ["train", files / "table.csv", *SMALL, "--epochs", "2", "--out", tmp_path]
+    paused = gpin(*command, "--max-time", "0.000001s")
+    assert paused.code == 0
+    (folder,) = tmp_path.iterdir()
+    assert paused.out == f"stopped after 0 of 2 epochs because time is up: {folder}\nthe same command resumes it\n"
+    assert not (folder / "model").exists()
+    rest = gpin(*command, "--max-time", "1h", "--json")
+    assert json.loads(rest.out)["finished"]
+    assert gpin(*command).out.startswith(f"already done: {folder}\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        (["--batch-size", "3"], "there is no option --batch-size: use --set batch_size=…"),
+        (["--lr=0.1"], "there is no option --lr: use --set learning_rate=…"),
+        (["--set", "lr=0.1"], "did you mean 'learning_rate'?"),
+        (["--epoch", "3"], "Did you mean --epochs?"),
+        (["--max-time", "30"], "--max-time must be a duration such as 30m, 90s or 1h30m, got '30'"),
+        (["--max-time", "0m"], "--max-time must be a duration"),
+        (["--epochs", "3", "--steps", "9"], "--epochs and --steps are two ways to say how long to train"),
+    ],
+)
+def test_hints_for_options(gpin, files, tmp_path, options, hint):
+    said = gpin("train", files / "table.csv", "--out", tmp_path, *options)
+    assert said.code == 2
+    assert said.one_line
+    assert hint in said.err
+    assert not list(tmp_path.iterdir())

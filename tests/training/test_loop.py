@@ -233,7 +233,8 @@ def test_gradients_that_are_too_large_together_are_told_from_those_that_are_not_
 
 def test_the_keywords_of_fit_are_the_options_of_training_with_their_defaults():
     parameters = inspect.signature(gpin.fit).parameters
-    assert {name: parameters[name].default for name in TrainingConfig.model_fields} == TrainingConfig().model_dump()
+    automatic = TrainingConfig(epochs="auto", batch_size="auto", learning_rate="auto", patience="auto")
+    assert {name: parameters[name].default for name in TrainingConfig.model_fields} == automatic.model_dump()
     with pytest.raises(TypeError, match="epoch"):
         gpin.fit(small(), torch.rand(20, 8), epoch=3)
 

@@ -24,13 +24,14 @@ try:
     from types import FrameType
     from typing import Annotated
 
-    from cyclopts import CycloptsError, Parameter, UnusedCliTokensError
+    from cyclopts import CycloptsError, Parameter, UnknownOptionError, UnusedCliTokensError
 
     from gpin._core.errors import BusyError, FetchError, InputError, TrainingError
 
     # Importing them registers their commands.
     from gpin.cli import compare, data, demo, experiment, methods, rank, runs, train  # noqa: F401
-    from gpin.cli.base import CheckError, Flag, app, with_flags
+    from gpin.cli.base import CheckError, Flag, app, typed, with_flags
+    from gpin.cli.train import hint_for_option
 except KeyboardInterrupt:  # before `main` can handle it
     _leave()
 
@@ -79,6 +80,8 @@ def _sentence(error: Exception) -> tuple[str, int]:
         message = str(error)
         if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
             message = f"unexpected {error.unused_tokens[0]!r}: {command} takes no further arguments"
+        if isinstance(error, UnknownOptionError) and error.command_chain and error.command_chain[-1] == "train":
+            message = hint_for_option(error.token.value.partition("=")[0]) or message
         return f"{message} (see {command} --help)", WRONG_USE
     if isinstance(error, BusyError | FetchError | TrainingError | CheckError):
         return with_flags(str(error)), FAILED
@@ -102,4 +105,5 @@ def _launch(
     traceback: Annotated[bool, Flag, Parameter(help="Print the full traceback of an error.")] = False,
 ) -> None:
     """Take the options of every command, then run the command; `main` itself handles --traceback."""
+    typed[:] = tokens
     app(tokens, exit_on_error=False, print_error=False, result_action="return_value")

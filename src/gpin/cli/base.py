@@ -215,6 +215,38 @@ def latent_dims(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
+typed: list[str] = []
+"""The arguments of the command that is running, without those of every command."""
+
+
+def repeated(*, without: Sequence[str], **options: Any) -> str:
+    """The command that is running, as one would type it again with other options.
+
+    Arguments:
+        without: The options to leave out, given as flags or as key=value.
+        options: The options to append.
+
+    Example:
+        >>> typed[:] = ["train", "my pictures", "--epochs", "5", "--set", "ema=0.9", "steps=3"]
+        >>> repeated(without=["epochs", "steps"], epochs=10)
+        "gpin train 'my pictures' --set ema=0.9 --epochs 10"
+    """
+    flags = [f"--{name}" for name in without]
+    assigned = tuple(f"{name}=" for name in without)
+    kept: list[str] = []
+    tokens = iter(typed)
+    for token in tokens:
+        if token in flags:
+            next(tokens, None)
+        elif token == "--set" or token.startswith("--set="):
+            value = next(tokens, "") if token == "--set" else token.removeprefix("--set=")
+            kept += [] if value.startswith(assigned) else ["--set", value]
+        elif not token.startswith((*assigned, *(f"{flag}=" for flag in flags))):
+            kept.append(token)
+    added = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    return " ".join(quoted(text) for text in ("gpin", *kept, *added))
+
+
 def quoted(path: Any) -> str:
     """A path as one would type it in a shell."""
     import shlex

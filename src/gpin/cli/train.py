@@ -1,6 +1,7 @@
 """`gpin train`: train a run on data."""
 # ruff: noqa: D417  (shared parameters are described in base)
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from gpin.cli.base import (
     on_terminal,
     print_json,
     quoted,
+    repeated,
     show_pairs,
     source_options,
     tell,
@@ -32,7 +34,7 @@ from gpin.cli.base import (
 
 if TYPE_CHECKING:
     from gpin.data import DataSet, Source
-    from gpin.runs import Run
+    from gpin.runs import Run, RunSettings
     from gpin.training import History
     from gpin.vae import VAE
 
@@ -47,6 +49,8 @@ def train(
     method: str | None = None,
     latent_dim: int | None = None,
     epochs: int | None = None,
+    steps: int | None = None,
+    max_time: str | None = None,
     out: Path = Path("runs"),
     set_: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     config: Path | None = None,
@@ -68,7 +72,10 @@ def train(
     """Train a VAE on your data. The same command resumes a run that is not finished.
 
     A run is a folder with everything that is needed to describe, resume and repeat it. You can stop or kill training
-    at any time and resume it with the same result.
+    at any time and resume it with the same result. With more epochs or steps, a finished run goes on in a new folder.
+
+    Unless you give a number of epochs, the batch size, the learning rate and a budget of steps are chosen by the size
+    of the data, and training stops when the validation score no longer improves.
 
     Parameters
     ----------
@@ -79,7 +86,12 @@ def train(
     latent_dim
         The number of latent dimensions. [default: 10]
     epochs
-        The number of passes through the training data. [default: 50]
+        The number of passes through the training data, in batches of 128 at a learning rate of 5e-4 unless set
+        otherwise. [default: chosen by the size of the data]
+    steps
+        The largest number of steps, instead of a number of epochs; it is rounded up to whole epochs.
+    max_time
+        Stop after this time, such as 30m, 90s or 1h30m; the same command resumes the run.
     out
         The folder in which runs are stored.
     set_
@@ -98,7 +110,8 @@ def train(
     scaling
         How the data is scaled for the model; auto decides by its values. [default: auto]
     start
-        A run or a saved model to start from, for methods that support it (gp, rme, vae).
+        A run or a saved model to start from: one of the same method and options, or, for methods that build on the
+        encoder of a VAE (gp, natural, rme), one of method vae.
     checkpoint_seconds
         The time between checkpoints, in seconds.
     tensorboard
@@ -121,6 +134,7 @@ def train(
         "method": method,
         "latent_dim": latent_dim,
         "epochs": epochs,
+        "steps": steps,
         "seed": seed,
         "scaling": scaling,
         "given": None if given is None else column_list(given),
@@ -131,7 +145,8 @@ def train(
         assignments=[*(set_ or []), *more],
         base=None if config is None else read_settings(config, started=start is not None),
     )
-    beginning = Beginning(always=True)
+    seconds = None if max_time is None else seconds_of(max_time)
+    beginning = Beginning(settings, always=True)
     with beginning.interruptible():
         run, _, history = train_run(
             data,
@@ -139,6 +154,7 @@ def train(
             out=out,
             start=start,
             device=device,
+            max_time=seconds,
             checkpoint_seconds=checkpoint_seconds,
             tensorboard=tensorboard,
             log=log,
@@ -151,15 +167,44 @@ def train(
         _show(run, history, beginning)
 
 
+def seconds_of(duration: str) -> float:
+    """A duration as a user types it, in seconds.
+
+    Example:
+        >>> seconds_of("30m"), seconds_of("1h30m"), seconds_of("90s")
+        (1800.0, 5400.0, 90.0)
+    """
+    found = re.fullmatch(r"(?:(\d+\.?\d*)h)?(?:(\d+\.?\d*)m)?(?:(\d+\.?\d*)s)?", duration.strip().lower())
+    parts = ("0", "0", "0") if found is None else found.groups("0")
+    seconds = sum(float(part) * unit for part, unit in zip(parts, (3600.0, 60.0, 1.0), strict=True))
+    if not seconds > 0:
+        raise InputError(f"`max_time` must be a duration such as 30m, 90s or 1h30m, got {duration!r}")
+    return seconds
+
+
+def hint_for_option(flag: str) -> str | None:
+    """What to type instead of an unknown flag that is an option of training, without dashes or by another name."""
+    from gpin.runs.settings import MEANT
+    from gpin.training import TrainingConfig
+
+    name = flag.lstrip("-").replace("-", "_")
+    name = MEANT.get(name, name)
+    if name not in TrainingConfig.model_fields:
+        return None
+    return f"there is no option {flag}: use --set {name}=…"
+
+
 class Beginning:
     """Records the state of a run when training begins, and says on stderr what was understood.
 
     Arguments:
-        always: Whether to say it even if stderr is not a terminal.
+        asked: The settings before any option was chosen by the size of the data.
+        always: Whether to say what was understood even if stderr is not a terminal.
     """
 
-    def __init__(self, always: bool = False) -> None:
-        self.always = always
+    def __init__(self, asked: "RunSettings | None" = None, always: bool = False) -> None:
+        self.asked, self.always = asked, always
+        self.batches = 0
         self.folder: Path | None = None
         self.state: Literal["new", "resumed", "done"] = "new"
         self.understood: list[tuple[str, str]] = []
@@ -177,10 +222,12 @@ class Beginning:
             ) from None
 
     def __call__(self, run: "Run", data: "DataSet", vae: "VAE") -> None:
+        from gpin.data import Batches
         from gpin.runs.understood import skipped_files, understood
         from gpin.training.cost import expected_seconds
 
-        self.folder = run.folder
+        self.folder, training = run.folder, run.settings.training
+        self.batches = len(Batches(data.train, training.batch_size))
         checkpoint = run.checkpoint(lambda sentence: None)
         record: Any = {} if checkpoint is None else checkpoint.record
         if record.get("finished"):
@@ -196,13 +243,24 @@ class Beginning:
         if skipped is not None:
             tell(skipped)
         if self.always or on_terminal():
-            seconds = expected_seconds(vae, data.train, data.validation, run.settings.training)
-            left = 1 - (record.get("epoch", 1) - 1) / run.settings.training.epochs
-            self.understood = [(name, with_flags(value)) for name, value in understood(run, data, vae, left * seconds)]
+            seconds = expected_seconds(vae, data.train, data.validation, training)
+            left = 1 - (record.get("epoch", 1) - 1) / training.epochs
+            chosen = self.asked is not None and "epochs" in self.asked.training.auto
+            lines = understood(run, data, vae, left * seconds, chosen)
+            self.understood = [(name, with_flags(value)) for name, value in lines]
             show_pairs(self.understood, sys.stderr)
         if self.state == "resumed":
-            where = f"{record['epoch']} of {run.settings.training.epochs}"
+            where = f"{record['epoch']} of {training.epochs}"
             print(f"resuming at epoch {where}: {run.folder}", file=sys.stderr)
+
+    def longer(self, run: "Run", history: "History") -> str | None:
+        """The command that trains for twice as long, if the best epoch of a finished training is its last one."""
+        epochs = len(history.epochs)
+        if self.asked is None or history.paused or history.stopped or not 0 < history.best == epochs:
+            return None
+        in_steps = "epochs" in self.asked.training.auto
+        longer = {"steps": 2 * epochs * self.batches} if in_steps else {"epochs": 2 * epochs}
+        return repeated(without=("epochs", "steps"), **longer)
 
 
 def _has_no_header(source: "Source") -> bool:
@@ -213,12 +271,21 @@ def _has_no_header(source: "Source") -> bool:
 
 
 def _show(run: "Run", history: "History", beginning: Beginning) -> None:
-    print(f"{'already done' if beginning.state == 'done' else 'done'}: {run.folder}")
+    if history.paused:
+        done = f"{len(history.epochs)} of {run.settings.training.epochs} epochs"
+        print(f"stopped after {done} because time is up: {run.folder}")
+        print("the same command resumes it")
+    else:
+        print(f"{'already done' if beginning.state == 'done' else 'done'}: {run.folder}")
+    if not history.best:
+        return
     score = history.scores[history.best - 1]
     said = "" if score is None else f" by its validation score of {number(score)} nats"
     print(f"best epoch {history.best} of {len(history.epochs)}{said}, validation ELBO {number(_best(history))} nats")
     print(f"{'this is a lower bound' if score is None else 'both are lower bounds'} of log p(x), mean over instances")
-    if sys.stdout.isatty():
+    if (command := beginning.longer(run, history)) is not None:
+        print(f"the best epoch is the last one, so more training may help: {command}")
+    if sys.stdout.isatty() and not history.paused:
         print(f"next: gpin evaluate {quoted(run.folder)}")
 
 
@@ -228,8 +295,11 @@ def _record(run: "Run", history: "History", beginning: Beginning) -> dict[str, A
         "began": beginning.state,
         "epochs": len(history.epochs),
         "best_epoch": history.best,
-        "validation_elbo": _best(history),
-        "validation_score": history.scores[history.best - 1],
+        "validation_elbo": _best(history) if history.best else None,
+        "validation_score": history.scores[history.best - 1] if history.best else None,
+        "finished": not history.paused,
+        "training": run.settings.training.model_dump(mode="json"),
+        "continue": beginning.longer(run, history),
         "seconds": history.seconds,
         "data": run.location,
         "shape": list(run.model.shape),

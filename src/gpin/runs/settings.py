@@ -14,6 +14,7 @@ from gpin.inference import method_named
 from gpin.likelihoods import LIKELIHOODS, as_likelihood_config
 from gpin.networks import ARCHITECTURES, architecture_named
 from gpin.training import TrainingConfig
+from gpin.training.settings import AUTO, CHOSEN
 
 __all__ = [
     "ModelSettings",
@@ -97,6 +98,9 @@ def run_settings(
 ) -> RunSettings:
     """Settings from options by key, as those of `gpin train`.
 
+    Unless the number of epochs is given, the options of training that can be chosen by the size of the data are "auto",
+    see `gpin.training.TrainingConfig.resolved`.
+
     A key is an option of training, of the data or of the method; `method`, `latent_dim`; `likelihood`,
     `likelihood.variance`, `architecture`, `architecture.width`; `split_seed`, the seed of the split.
 
@@ -117,10 +121,18 @@ def run_settings(
             _put(content, ("model", key), pairs.pop(key))
     method = method_named(content.get("model", {}).get("method", "gp"))
     places = _places(list(method.Options.model_fields) + (["preset"] if method.Options.presets else []))
+    if pairs.get("epochs") is not None and pairs.get("steps") is not None:
+        raise InputError("`epochs` and `steps` are two ways to say how long to train: give only one of them")
+    for budget, other in (("steps", "epochs"), ("epochs", "steps")):
+        if pairs.get(budget) is not None and other not in pairs:
+            content.get("training", {}).pop(other, None)
     for key, value in pairs.items():
         if key not in places:
-            raise InputError(f"there is no option {key!r} for method {method.name!r}: {suggest(key, list(places))}")
+            hint = f"did you mean {MEANT[key]!r}?" if key in MEANT else suggest(key, list(places))
+            raise InputError(f"there is no option {key!r} for method {method.name!r}: {hint}")
         _put(content, places[key], value)
+    for name in CHOSEN if "epochs" not in content.get("training", {}) else ():
+        content.setdefault("training", {}).setdefault(name, AUTO)
     return RunSettings.parse(content, "the run")
 
 
@@ -166,6 +178,9 @@ TYPED: dict[str, Callable[[str], Any]] = {
     "size": height_and_width,
 }
 """Options whose text is not parsed as JSON, with the functions that parse it."""
+
+MEANT = {"lr": "learning_rate", "rate": "learning_rate", "batch": "batch_size", "max_epochs": "epochs"}
+"""Names that other libraries have for options of training."""
 
 NONE_IS_A_CHOICE = {"augmentation", "line_search", "scaling"}
 """Options for which none is a value of its own, not the absence of a value."""

@@ -14,8 +14,9 @@ from gpin._core.messages import Tell, silent, to_stderr
 from gpin.building import build, load
 from gpin.data import Batches, DataSet, Rows, Scaling, open_source, split_and_scale
 from gpin.runs.folder import FORMAT, VERSION, Run, environment, open_run
+from gpin.runs.going_on import go_on
 from gpin.runs.rows import BATCH
-from gpin.runs.settings import RunSettings
+from gpin.runs.settings import RunSettings, run_settings
 from gpin.training import History, Logger, OnEpoch, fit
 from gpin.training.calibration import calibrate_with
 from gpin.training.loggers import as_loggers
@@ -32,6 +33,7 @@ def train(
     out: str | os.PathLike[str] = "runs",
     start: str | os.PathLike[str] | None = None,
     device: str | None = None,
+    max_time: float | None = None,
     checkpoint_seconds: float = 30.0,
     tensorboard: bool = False,
     log: str | Logger | Sequence[str | Logger] | None = None,
@@ -42,12 +44,17 @@ def train(
 ) -> tuple[Run, VAE, History]:
     """Train in a new folder below `out`; the same call resumes the run, or returns it if it is finished.
 
+    If `out` has a run that differs in a smaller number of epochs or in less patience only, training goes on from its
+    last state, with the same result as if it had started afresh; that run is left as it is.
+
     Arguments:
         data: A data set's name or a path, see `gpin.data.open_source`.
-        settings: The settings of the data, the model and the training.
+        settings: The settings of the data, the model and the training; by default those of `gpin.runs.run_settings()`.
+            Options of training that are "auto" are chosen by the size of the data, and recorded in the run's settings.
         out: The folder in which runs are stored.
         start: A run or a saved model to start from, for methods that support it.
         device: The device, such as "cpu" or "cuda"; by default a GPU if there is one.
+        max_time: The time, in seconds, after which this call stops training, see `gpin.fit`. The same call resumes it.
         checkpoint_seconds: The time between checkpoints, in seconds.
         tensorboard: The same as log="tensorboard".
         log: Where to log the results of each epoch: "tensorboard", "wandb", "mlflow" or your own, see `gpin.fit`.
@@ -56,12 +63,13 @@ def train(
         on_epoch: Called after each epoch; it may end training, see `gpin.fit`.
         tell: Called with each message for the user.
     """
-    settings, out = settings or RunSettings(), as_path(out, "the folder of runs")
+    settings, out = settings or run_settings(), as_path(out, "the folder of runs")
     settings.model.check()
     as_loggers(out, log, "tensorboard" if tensorboard else None)  # a missing package is named before a file is written
     processes = Processes(None if device is None else device_named(device))
     source = open_source(data, settings.data.source)
     parts = split_and_scale(source, settings.data)
+    settings = settings.model_copy(update={"training": settings.training.resolved(len(parts.train))})
     first = None if start is None else _started_from(as_path(start, "the start"), tell)
     model = settings.model
     likelihood = model.likelihood
@@ -99,6 +107,8 @@ def train(
         if processes.first:
             with _writing(run.folder):
                 _write_about(run, speak)
+                go_on(run, vae, speak)
+        processes.any(False)  # wait until the first process has written its checkpoint
         vae.to(processes.device)
         if processes.first and on_start is not None:
             on_start(run, parts, vae)
@@ -107,6 +117,7 @@ def train(
             parts.train,
             parts.validation,
             folder=run.folder,
+            max_time=max_time,
             checkpoint_seconds=checkpoint_seconds,
             tensorboard=tensorboard,
             log=log,
@@ -117,7 +128,7 @@ def train(
             calibrate=False,
             **settings.training.model_dump(),
         )
-        if processes.first:
+        if processes.first and not history.paused:
             with _writing(run.folder):
                 _save_model(run, vae, parts.validation, speak)
     return run, vae, history

@@ -18,7 +18,7 @@ SKIPPED = 10
 """The largest number of skipped files that are listed."""
 
 
-def understood(run: Run, data: DataSet, vae: VAE, seconds: float | None = None) -> Lines:
+def understood(run: Run, data: DataSet, vae: VAE, seconds: float | None = None, chosen: bool = False) -> Lines:
     """What was understood before training.
 
     Arguments:
@@ -26,6 +26,7 @@ def understood(run: Run, data: DataSet, vae: VAE, seconds: float | None = None) 
         data: Its data.
         vae: Its model.
         seconds: The expected time of the training that is left, if it is known.
+        chosen: Whether options of training were chosen by the size of the data.
     """
     return [
         ("data", _counts(data)),
@@ -34,8 +35,8 @@ def understood(run: Run, data: DataSet, vae: VAE, seconds: float | None = None) 
         ("scaling", _scaling(data)),
         ("model", _model(run, vae)),
         ("likelihood", vae.likelihood.title),
-        ("training", _training(run, data)),
-        *([] if seconds is None else [("time", _time(seconds))]),
+        ("training", _training(run, data) + ("; chosen by the size of the data" if chosen else "")),
+        *([] if seconds is None else [("time", _time(seconds, _stops_early(run)))]),
     ]
 
 
@@ -159,12 +160,18 @@ def _training(run: Run, data: DataSet) -> str:
     config = run.settings.training
     steps = math.ceil(len(data.train) / config.batch_size)
     epochs = f"{config.epochs:,} epoch{'s' if config.epochs > 1 else ''} of {steps:,} step{'s' if steps > 1 else ''}"
-    said = f"{epochs} each, with batches of {config.batch_size:,} and a learning rate of {config.learning_rate:g}"
-    if config.patience is not None:
+    most = "at most " if _stops_early(run) else ""
+    said = f"{most}{epochs} each, with batches of {config.batch_size:,} and a learning rate of {config.learning_rate:g}"
+    if _stops_early(run):
         said += f"; it stops after {config.patience:,} epochs without a better validation score"
     return said
 
 
-def _time(seconds: float) -> str:
-    said = "less than a second" if seconds < 1 else f"about {duration(seconds)}"
+def _stops_early(run: Run) -> bool:
+    config = run.settings.training
+    return config.patience is not None and config.patience < config.epochs
+
+
+def _time(seconds: float, most: bool) -> str:
+    said = "less than a second" if seconds < 1 else f"{'at most' if most else 'about'} {duration(seconds)}"
     return f"{said}, estimated from a few steps"

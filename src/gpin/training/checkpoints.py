@@ -94,6 +94,20 @@ class Checkpoints:
             raise InputError(f"all checkpoints in {self.folder} are damaged: remove that folder to start again")
         return None
 
+    def unfinished(self) -> Checkpoint | None:
+        """The newest undamaged checkpoint of a training that was not finished, from which training can go on.
+
+        The one of a finished training has only its best weights, but the one before is kept.
+        """
+        for path in self._paths():
+            try:
+                state = Checkpoint.unpack(path.read_bytes())
+            except (OSError, ValueError):
+                continue
+            if not state.record["finished"]:
+                return state
+        return None
+
     def any(self) -> bool:
         """Whether there is any checkpoint, damaged or not."""
         return bool(self._paths())

@@ -46,11 +46,13 @@ class History:
         epochs: The result of each epoch.
         best: The number, from 1, of the epoch whose weights the model has now: the best by its validation score.
         stopped: Whether `on_epoch` ended training early.
+        paused: Whether training ended because its time was up (`max_time`), so that the same call resumes it.
     """
 
     epochs: list[Epoch] = field(default_factory=list)
     best: int = 0
     stopped: bool = False
+    paused: bool = False
 
     @property
     def train(self) -> list[float]:

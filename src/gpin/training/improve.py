@@ -128,7 +128,7 @@ def improve(
     tell = to_stderr if tell is None else tell
     processes = Processes(next(vae.parameters()).device)
     vae.to(processes.device)
-    batches, held = as_batches(vae, x, validation, config, y, y_val)
+    batches, held, config = as_batches(vae, x, validation, config, y, y_val)
     with seeded(config.seed), frozen(vae):
         trainer = _EncoderTrainer(vae, batches, held, config, processes, float(samples))
         try:
@@ -136,7 +136,7 @@ def improve(
         finally:
             trainer.take_best()
     history = trainer.history
-    result = Improvement(history.epochs, history.best, history.stopped, trainer.before)
+    result = Improvement(history.epochs, history.best, history.stopped, before=trainer.before)
     if calibrate:
         calibrate_with(vae, held, config.seed, tell if processes.first else silent)
     if processes.first:

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import inspect
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader
 from gpin._core.errors import InputError, StopTraining, TrainingError
 from gpin._core.files import as_path, checksum
 from gpin._core.identity import fingerprint, same_structure
+from gpin._core.inputs import positive_number
 from gpin._core.messages import Tell, silent, to_stderr
 from gpin._core.seeding import seeded
 from gpin.building import from_config
@@ -30,7 +32,7 @@ from gpin.training.interrupts import interruptible
 from gpin.training.loggers import Logger, Loggers, as_loggers
 from gpin.training.processes import Processes
 from gpin.training.progress import progress_bar
-from gpin.training.settings import TrainingConfig
+from gpin.training.settings import AUTO, TrainingConfig
 from gpin.training.trainer import Trainer
 from gpin.training.validation import warning_of_overfitting
 from gpin.vae import VAE
@@ -48,17 +50,19 @@ def fit(
     *,
     y: Any = None,
     y_val: Any = None,
-    epochs: int = 50,
-    batch_size: int = 128,
-    learning_rate: float = 5e-4,
+    epochs: int | Literal["auto"] = AUTO,
+    steps: int | None = None,
+    batch_size: int | Literal["auto"] = AUTO,
+    learning_rate: float | Literal["auto"] = AUTO,
     schedule: Literal["constant", "cosine"] = "constant",
     clip_norm: float | None = None,
     ema: float = 0.0,
     weight_decay: float = 0.0,
     augmentation: Augmentation = "none",
     kl_warmup: float = 0.0,
-    patience: int | None = None,
+    patience: int | Literal["auto"] | None = AUTO,
     seed: int = 0,
+    max_time: float | None = None,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     folder: str | os.PathLike[str] | None = None,
@@ -82,9 +86,14 @@ def fit(
         x_val: The validation data, in any of these forms; by default a random tenth of the training data is held out.
         y: The conditions of the training data, for a conditional model, see :meth:`VAE.check`.
         y_val: The conditions of the validation data.
-        epochs: Passes through the training data.
-        batch_size: Instances per step, over all processes.
-        learning_rate: The learning rate of Adam at the start.
+        epochs: Passes through the training data. By default, training has a budget of 10,000 or, with 20,000 and more
+            instances, 20,000 steps, and stops early; see `TrainingConfig.resolved` for all automatic choices. A number
+            is obeyed exactly.
+        steps: The number of steps of Adam as the budget, instead of `epochs`; it is rounded up to whole epochs.
+        batch_size: Instances per step, over all processes. By default 32, 64 or 128 by the size of the data, and 128 if
+            `epochs` is a number.
+        learning_rate: The learning rate of Adam at the start. By default 1e-3 for batches of 32 and 64 that were chosen
+            by the size of the data, and otherwise 5e-4.
         schedule: The learning rate is "constant", as in the paper, or falls to zero along a "cosine".
         clip_norm: Gradients whose norm exceeds this value are scaled down to it; None disables clipping.
         ema: The decay of an exponential moving average of the weights, such as 0.999. The average is used for
@@ -95,9 +104,12 @@ def fit(
             right, "shift+flip" or "none". Flips suit pictures whose mirror image is as likely, and not digits.
         kl_warmup: The number of epochs, or fraction of one, in which the weight of KL(q(z|x) ‖ p(z)) in the loss rises
             from 0 to 1; 0 has no warm-up. It can prevent the collapse of q(z|x) to the prior early in training.
-        patience: Stop after this many epochs without a better validation score; None trains for all epochs.
+        patience: Stop after this many epochs without a better validation score; None trains for all epochs. By default
+            500 steps and at least 10 epochs, and None if `epochs` is a number.
         seed: The seed of the order of the data, the held-out part and all noise. Torch's global random state is left
             unchanged.
+        max_time: The time, in seconds, after which this call stops between two steps. `History.paused` is then true,
+            the model has its best weights so far, and the same call resumes the run if it has a folder.
         device: The device to which the model is moved first; by default it stays where it is.
         dtype: The precision to train in, torch.float32 or torch.float64; by default that of the model.
         folder: The folder for checkpoints and metrics. Calling `fit` again with the same arguments resumes a stopped or
@@ -108,7 +120,8 @@ def fit(
         log: Where to log the results of each epoch: "tensorboard" (needs a folder), "wandb" or "mlflow", each with the
             extra of that name; an object with the methods of `gpin.training.Logger`; or a list of these. A resumed run
             continues its run in W&B or MLflow, if it has a folder.
-        progress: Show a progress bar; by default if stderr is a terminal.
+        progress: Show a progress bar; by default if stderr is a terminal. If it is not one, `tell` is called by default
+            with a line after an epoch, at most once a minute; False does without either.
         on_epoch: Called after each epoch with its number, from 1, and its result. If it returns False or raises
             `gpin.StopTraining`, training ends: the model has its best weights so far, `History.stopped` is true, and a
             run in a folder counts as finished, so that the same call does not resume it.
@@ -125,6 +138,7 @@ def fit(
     config = TrainingConfig.parse(
         {
             "epochs": epochs,
+            "steps": steps,
             "batch_size": batch_size,
             "learning_rate": learning_rate,
             "schedule": schedule,
@@ -139,6 +153,8 @@ def fit(
         "training",
     )
     check_model(vae, config, on_epoch)
+    if max_time is not None:
+        positive_number(max_time, "max_time")
     if not checkpoint_seconds >= 0:
         raise InputError(f"checkpoint_seconds must not be negative, got {checkpoint_seconds}")
     if folder is not None and isinstance(x_train, DataLoader):
@@ -148,8 +164,10 @@ def fit(
     vae.move(device, dtype)
     processes = Processes(next(vae.parameters()).device)
     vae.to(processes.device)
-    training, validation = as_batches(vae, x_train, x_val, config, y, y_val)
-    tell = to_stderr if tell is None else tell
+    tell, asked = to_stderr if tell is None else tell, config
+    training, validation, config = as_batches(vae, x_train, x_val, config, y, y_val)
+    if processes.first and (choices := asked.choices(config, len(training))):
+        tell(f"chosen by the size of the data: {choices}")
     store = None if place is None else _Store(place, processes, checkpoint_seconds, tell)
 
     modules = None if store is None or identity else _modules(vae)
@@ -165,10 +183,10 @@ def fit(
         try:
             if saved is not None:
                 trainer.restore(saved)
-            run(trainer, store, Loggers(chosen, tell), progress, on_epoch, tell)
+            run(trainer, store, Loggers(chosen, tell), progress, on_epoch, tell, max_time)
         finally:
             trainer.take_best()
-    if calibrate:
+    if calibrate and not trainer.history.paused:
         calibrate_with(vae, validation, config.seed, tell if processes.first else silent)
     return trainer.history
 
@@ -192,10 +210,11 @@ def check_model(vae: VAE, config: TrainingConfig, on_epoch: OnEpoch | None) -> N
 
 def as_batches(
     vae: VAE, x_train: Any, x_val: Any, config: TrainingConfig, y: Any = None, y_val: Any = None
-) -> tuple[Batches, Batches]:
-    """The training data in random order, and the validation data, by default a random tenth of the training data.
+) -> tuple[Batches, Batches, TrainingConfig]:
+    """The training data in random order, the validation data, and the options that are chosen by the size of the first.
 
-    Those of a conditional model are joined rows, see `gpin.conditions`.
+    By default, the validation data is a random tenth of the training data. Those of a conditional model are joined
+    rows, see `gpin.conditions`.
     """
     if y_val is not None and x_val is None:
         raise InputError("y_val needs x_val: leave it out, since the held-out part takes its conditions from y")
@@ -206,10 +225,12 @@ def as_batches(
     if x_val is None:
         x_train, x_val = hold_out(x_train, order)
     training = Batches(x_train, config.batch_size, order)
+    config = config.resolved(training.size, len(x_train) if isinstance(x_train, DataLoader) else None)
+    training.batch_size = config.batch_size
     validation = Batches(x_val, config.batch_size)
     for x, _ in validation:  # report invalid data now and not after the first epoch
         vae.check(x)
-    return training, validation
+    return training, validation, config
 
 
 def _with_conditions(vae: VAE, data: Any, y: Any) -> Any:
@@ -228,8 +249,9 @@ def run(
     progress: bool | None = None,
     on_epoch: OnEpoch | None = None,
     tell: Tell = to_stderr,
+    max_time: float | None = None,
 ) -> None:
-    """Train to the end, and report to the progress bar, the folder, the loggers and the user's functions."""
+    """Train to the end or for `max_time` seconds; report to the bar, the folder, loggers and the user's functions."""
     first = trainer.processes.first
     loggers = loggers if first and loggers is not None else Loggers()
     if store is not None:
@@ -239,19 +261,29 @@ def run(
         with logging:  # which records the run where it has not been recorded
             return
     steps, shown = len(trainer.training), progress if first else False
-    bar = progress_bar(trainer.config.epochs, steps, trainer.updates, shown)
+    bar = progress_bar(trainer.config.epochs, steps, trainer.updates, shown, tell)
     signals = interruptible(store is not None, trainer.processes.alone)
-    with logging, signals as asked, bar as (advance, show):
+    deadline = math.inf if max_time is None else time.monotonic() + max_time
+    with suppress(_OutOfTimeError), logging, signals as asked, bar as (advance, show):
+
+        def stopped() -> bool:
+            return asked() or time.monotonic() >= deadline
 
         def after_step(stop: bool) -> None:
             advance()
             if store is not None:
                 store.after_step(trainer, stop)
+            if stop:
+                # A signal, perhaps to another process, is an interruption even if time is up as well.
+                if trainer.processes.any(asked()):
+                    raise KeyboardInterrupt
+                trainer.history.paused = True
+                raise _OutOfTimeError
 
         def after_epoch() -> None:
             result = trainer.history.epochs[-1]
             show(result)
-            warning = warning_of_overfitting(trainer.history.epochs)
+            warning = warning_of_overfitting(trainer.history.epochs, trainer.config.patience is not None)
             if first and warning is not None:
                 tell(warning)
             if store is not None:
@@ -263,7 +295,11 @@ def run(
                 if store is not None:
                     store.finish(trainer)
 
-        trainer.run(after_step, after_epoch, asked)
+        trainer.run(after_step, after_epoch, stopped)
+
+
+class _OutOfTimeError(Exception):
+    """The time that training was given is up."""
 
 
 def _described(trainer: Trainer) -> dict[str, Any]:
@@ -329,8 +365,6 @@ class _Store:
         """Write a checkpoint if one is due, or if training was asked to stop."""
         if self.processes.first and (stop or time.monotonic() - self.written >= self.every):
             self._write(trainer)
-        if stop:
-            raise KeyboardInterrupt
 
     def after_epoch(self, trainer: Trainer) -> None:
         """Write the metrics, and a checkpoint if one is due; at the end of training the last one."""

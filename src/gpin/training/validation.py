@@ -73,12 +73,12 @@ def _means(
     return (processes.sum(total) / count).tolist()
 
 
-def warning_of_overfitting(epochs: list[Epoch]) -> str | None:
+def warning_of_overfitting(epochs: list[Epoch], patient: bool = False) -> str | None:
     """A sentence after the first epoch at which training and validation diverge; None after all others.
 
     They part when the validation score has been below its best for `PATIENCE` epochs, notably in the last, while the
     training ELBO has notably risen, and lies above the validation ELBO by more than in the best epoch. Only the present
-    stage of training counts.
+    stage of training counts. Patience is recommended unless training has it.
     """
     if not epochs:
         return None
@@ -100,11 +100,12 @@ def warning_of_overfitting(epochs: list[Epoch]) -> str | None:
                 f"training and validation diverge: since epoch {best + 1} the training ELBO rose from {then.train:.1f} "
                 f"to {epoch.train:.1f} nats and the validation score fell from {_score(then):.1f} to "
                 f"{_score(epoch):.1f}; so far the best weights are those of epoch {best + 1}; {REMEDY}"
+                + ("" if patient else ", and patience ends it early")
             )
     return None
 
 
-REMEDY = "augmentation (for images), weight_decay, ema, or gpin.improve afterwards may help, and patience ends it early"
+REMEDY = "augmentation (for images), weight_decay, ema, or gpin.improve afterwards may help"
 
 
 def _score(epoch: Epoch) -> float:

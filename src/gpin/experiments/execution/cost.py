@@ -126,12 +126,12 @@ def estimate_cost(entries: Sequence[Entry], workers: int, each: int = 1) -> Cost
 
 def _measure(same: Sequence[Entry]) -> RunGroup:
     entry, job = same[0], same[0].job
-    model, training = job.settings.model, job.settings.training
+    train, validation, test = _counts(job)
+    model, training = job.settings.model, job.settings.training.resolved(train)
     shape = BENCHMARKS[job.data].shape
     vae = build(shape, model.method, model.latent_dim, architecture=model.architecture, seed=0, **model.options)
     x = torch.rand(training.batch_size, *shape, generator=torch.Generator().manual_seed(0))
     vae.prepare([x])
-    train, validation, test = _counts(job)
     batches = math.ceil(train / training.batch_size), math.ceil(validation / training.batch_size)
     step, epoch = measured_seconds(vae, x, batches, training.learning_rate)
     run = training.epochs * epoch + test * _point_seconds(vae, x[:POINTS], job)

@@ -1,0 +1,84 @@
+"""Going on where a shorter training of the same run has ended.
+
+A run for more epochs, or with more patience, makes the same steps as a shorter one until that ends, so its training
+begins with a checkpoint of the shorter one, and ends with the same bits as if it had been asked for from the start.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from gpin._core.errors import InputError
+from gpin._core.messages import Tell
+from gpin.runs.folder import Run, open_run
+from gpin.training.checkpoints import Checkpoint, Checkpoints
+from gpin.training.trainer import stage_beginnings
+from gpin.vae import VAE
+
+__all__ = ["go_on"]
+
+BUDGET = ("epochs", "patience")
+"""The options that say when training ends, and nothing about its steps unless the learning rate has a schedule."""
+
+
+def go_on(run: Run, vae: VAE, tell: Tell) -> None:
+    """Give a run that has not begun a checkpoint of a shorter training beside it, if there is one.
+
+    The other run is left as it is.
+
+    Arguments:
+        run: The run, whose folder is below that of all runs.
+        vae: The model before training.
+        tell: Called with a sentence that says where training goes on, or why it cannot.
+    """
+    own = Checkpoints(run.folder / "checkpoints")
+    if own.any():
+        return
+    training = run.settings.training
+    shorter = [known for known in _others(run) if _about(known) == _about(run)]
+    if training.schedule != "constant":
+        if shorter:
+            tell(
+                f"{shorter[0].folder} differs in the number of epochs or the patience only, but with "
+                f"schedule={training.schedule!r} the learning rate of every step depends on the number of epochs, so "
+                f"training starts afresh; `start={shorter[0].folder}` starts from its weights"
+            )
+        return
+    beginnings = stage_beginnings([stage.share for stage in vae.inference.stages()], training.epochs)
+    found = [(known, state) for known in shorter if (state := _state(known, run, beginnings)) is not None]
+    if found:
+        known, state = max(found, key=lambda pair: pair[1].record["updates"])
+        number = state.record["updates"]
+        tell(f"going on after step {number:,} of {known.folder}, which has the same settings and stays as it is")
+        own.write(number, Checkpoint(state.tensors, {**state.record, "about": run.identity}))
+
+
+def _others(run: Run) -> list[Run]:
+    """The runs beside a run that have the same data and method by their names, and can be opened."""
+    start = run.folder.name.rpartition("-")[0]
+    found = []
+    for folder in sorted(Path(run.folder.parent).glob("*")):
+        if folder != run.folder and folder.name.rpartition("-")[0] == start and (folder / "run.json").is_file():
+            try:
+                found.append(open_run(folder))
+            except InputError:
+                continue
+    return found
+
+
+def _about(run: Run) -> dict[str, Any]:
+    """All that determines the steps of a training, but not when it ends."""
+    record = run.record()
+    training = {name: value for name, value in record["settings"]["training"].items() if name not in BUDGET}
+    settings = {**record["settings"], "training": training}
+    return {"settings": settings, **{name: record[name] for name in ("model", "fingerprint", "start")}}
+
+
+def _state(known: Run, run: Run, beginnings: list[int]) -> Checkpoint | None:
+    """A state of the other run's training that is one of this run's training as well."""
+    state = Checkpoints(known.folder / "checkpoints").unfinished()
+    asked, theirs = run.settings.training, known.settings.training
+    if state is None or not state.record["updates"] or state.record["about"] != known.identity:
+        return None
+    patient = asked.patience is None or (theirs.patience is not None and asked.patience >= theirs.patience)
+    alike = state.record.get("scored", False) and state.record["beginnings"] == beginnings
+    return state if alike and patient and state.record["epoch"] <= asked.epochs else None
