@@ -57,7 +57,7 @@ def run(path, x):
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     dtype = {"tensor(float)": np.float32, "tensor(double)": np.float64}[session.get_inputs()[0].type]
-    return dict(zip(names, session.run(None, {"x": np.asarray(x, dtype=dtype)}), strict=True))
+    return dict(zip(names, session.run(None, {session.get_inputs()[0].name: np.asarray(x, dtype=dtype)}), strict=True))
 
 
 @torch.no_grad()
@@ -119,6 +119,37 @@ def test_steps_of_another_method_cannot_be_exported_either(tmp_path):
         export(sa, tmp_path / "other.onnx", steps=0)
 
 
+DECODERS = [
+    (TABLE, "sa", {}),
+    (TABLE, "vae", {"likelihood": {"kind": "heteroscedastic"}}),
+    ((1, 8, 8), "vae", {"likelihood": {"kind": "bernoulli"}}),
+]
+
+
+@pytest.mark.parametrize(("shape", "method", "options"), DECODERS, ids=str)
+def test_the_decoder_agrees_with_torch_for_every_method_and_likelihood(shape, method, options, tmp_path):
+    vae, _ = some(method, options, shape)
+    z, path = torch.randn(max(BATCHES), 2), tmp_path / "decoder.onnx"
+    export(vae, path, part="decoder")
+    for batch in BATCHES:
+        agree(run(path, z[:batch]), {"mean": vae.decode(z[:batch])})
+    told = {entry.key: entry.value for entry in onnx.load(path).metadata_props}
+    assert (told["part"], told["method"]) == ("decoder", method)
+
+
+def test_the_decoder_ends_in_original_units(tmp_path):
+    vae, _ = some("vae")
+    z = torch.randn(5, 2)
+    offset, scale = torch.tensor((0.0, 2.0, 3.0, -5.0, 1.0, 1.0)), torch.rand(6) + 1
+    export(vae, tmp_path / "near.onnx", part="decoder", offset=offset, scale=scale)
+    agree(run(tmp_path / "near.onnx", z), {"mean": vae.decode(z) * scale + offset})
+    offset = torch.tensor((1.7e9, 0.0, 3.0, -5.0, 1e3, 1.0), dtype=torch.float64)
+    export(vae, tmp_path / "far.onnx", part="decoder", offset=offset, scale=scale)
+    found = run(tmp_path / "far.onnx", z)["mean"]
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found - offset.numpy(), vae.decode(z) * scale, atol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     torch.manual_seed(0)
@@ -134,7 +165,7 @@ def test_it_is_one_checked_file_that_says_what_it_is(exported):
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
     told = {entry.key: entry.value for entry in model.metadata_props}
-    assert told == {"gpin_version": version("gpin"), "method": "gp", "shape": "6"}
+    assert told == {"gpin_version": version("gpin"), "method": "gp", "shape": "6", "part": "encoder"}
     assert (model.producer_name, model.producer_version) == ("gpin", version("gpin"))
     shapes = {
         value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
@@ -267,6 +298,8 @@ def test_a_missing_package_is_named(package, tmp_path, monkeypatch):
         ({"offset": float("nan")}, "offset must be finite in float32, got nan"),
         ({"offset": 1e300}, r"offset must be finite in float32, got 1e\+300"),
         ({"scale": [1, 1, 0, 1, 1, 1]}, "scale must not be zero anywhere"),
+        ({"part": "both"}, "`part` must be encoder or decoder, got 'both'"),
+        ({"part": "decoder", "steps": 0}, "`steps` are taken by encoders"),
         ({"opset": 17}, "opset must be a whole number of at least 18, got 17"),
         ({"opset": 99}, "opset must be at most 23, got 99"),
     ],

@@ -1,4 +1,4 @@
-"""Export of an encoder to ONNX: x → mean and standard deviation of z, and the encoder's uncertainty."""
+"""Export to ONNX: the encoder, x → mean and standard deviation of z and the uncertainty, or the decoder, z → E[x|z]."""
 
 import copy
 import logging
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from types import ModuleType
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,33 +31,39 @@ OPSETS = (18, 23)
 FAR = 100
 """The largest |offset/scale| for which float32 keeps enough digits of x − offset."""
 
-BATCH = {"x": {0: torch.export.Dim("batch")}}
+PARTS = ("encoder", "decoder")
 
 
 def export(
     vae: VAE,
     path: str | os.PathLike[str],
     *,
+    part: Literal["encoder", "decoder"] = "encoder",
     offset: ArrayLike = 0.0,
     scale: ArrayLike = 1.0,
     opset: int = OPSETS[0],
     steps: int | None = None,
 ) -> None:
-    """Write the encoder of a trained VAE, including its weights, as one ONNX file in float32, for any batch size.
+    """Write the encoder or decoder of a trained VAE, with its weights, as one ONNX file in float32, for any batch size.
 
-    The input is `x` `(batch, *shape)`. The outputs are `mean` and `std` `(batch, d)`, the moments of q(z|x), and, if
-    the inference model has an uncertainty, also `uncertainty`, `uncertainty_f` and `uncertainty_h`, each `(batch,)`.
-    The metadata of the file contain gpin's version, the method and the shape of the data. A method whose inference is
-    not a fixed graph cannot be exported; its `export_refusal` gives the reason.
+    The input of the encoder is `x` `(batch, *shape)`. The outputs are `mean` and `std` `(batch, d)`, the moments of
+    q(z|x), and, if the inference model has an uncertainty, also `uncertainty`, `uncertainty_f` and `uncertainty_h`,
+    each `(batch,)`. A method whose inference is not a fixed graph cannot be exported; its `export_refusal` gives the
+    reason.
+
+    The input of the decoder is `z` `(batch, d)`, and its output is `mean` `(batch, *shape)`, E[x|z]. The decoder of
+    every method can be exported. The metadata of the file contain gpin's version, the method and the shape of the data.
 
     If an offset is more than a hundred times its scale, as in a column of times, `x` is float64 and is converted to
-    float32 after scaling: in float32, the digits in which instances differ would be lost.
+    float32 after scaling: in float32, the digits in which instances differ would be lost. The output of the decoder is
+    float64 in the same case.
 
     Arguments:
         vae: The trained model; it is not changed.
         path: The file to write; missing folders are created.
-        offset: The graph begins with (x − offset)/scale, so that it accepts data in their original units: one number,
-            or one per column (for images, one per pixel).
+        part: "encoder" or "decoder".
+        offset: The encoder begins with (x − offset)/scale, and the decoder ends with offset + scale · E[x|z], so that
+            x is in the original units of the data: one number, or one per column (for images, one per pixel).
         scale: One number or one per column, like `offset`; must not be zero.
         opset: The version of the ONNX operator set, 18 to 23.
         steps: 0 exports the encoder of a method that improves its posterior by natural-gradient steps, without the
@@ -65,9 +72,15 @@ def export(
     Example:
         export(vae, "encoder.onnx", offset=scaler.mean_, scale=scaler.scale_)
         onnxruntime.InferenceSession("encoder.onnx").run(["mean", "std"], {"x": x})
+        export(vae, "decoder.onnx", part="decoder", offset=scaler.mean_, scale=scaler.scale_)
+        onnxruntime.InferenceSession("decoder.onnx").run(["mean"], {"z": z})
     """
     if not isinstance(vae, VAE):
         raise InputError(f"the model to export must be a gpin.VAE, got {type(vae).__name__}")
+    if part not in PARTS:
+        raise InputError(f"`part` must be encoder or decoder, got {part!r}")
+    if part == "decoder" and steps is not None:
+        raise InputError("`steps` are taken by encoders: leave them out when the decoder is exported")
     if steps is not None and whole_number(steps, "steps", least=0) > 0:
         raise InputError(
             f"steps={steps} cannot be exported: natural-gradient steps follow the gradient of the decoder, which ONNX "
@@ -78,14 +91,8 @@ def export(
             f"this model is conditional on {vae.condition} and cannot be exported: its graph would need the condition "
             "as a second input; use it in Python"
         )
-    method, refusal = vae.inference.name, vae.inference.export_refusal
-    if steps == 0 and vae.inference.takes_steps:
-        refusal = None
-    if refusal is not None:
-        possible = ", ".join(name for name, other in METHODS.items() if other.export_refusal is None)
-        raise InputError(
-            f"method {method!r} cannot be exported: {refusal}; use it in Python, or export one of {possible}"
-        )
+    if part == "encoder":
+        _check_inference(vae, initial=steps == 0)
     opset = whole_number(opset, "opset", least=OPSETS[0])
     if opset > OPSETS[1]:
         raise InputError(f"opset must be at most {OPSETS[1]}, got {opset}")
@@ -93,14 +100,26 @@ def export(
     if path.is_dir():
         raise InputError(f"cannot export to {path}: it is a folder and not a file")
     units = _units(offset, "offset", vae.shape), _units(scale, "scale", vae.shape)
-    graph = _InferencePath(vae, *units, initial=steps == 0)
+    graph = _InferencePath(vae, *units, initial=steps == 0) if part == "encoder" else _GenerativePath(vae, *units)
     if not graph.scale.all():
-        raise InputError("scale must not be zero anywhere, because x is divided by it")
+        raise InputError("scale must not be zero anywhere, because data are divided by it")
 
-    metadata = {"gpin_version": version("gpin"), "method": method, "shape": ",".join(map(str, vae.shape))}
+    shape = ",".join(map(str, vae.shape))
+    metadata = {"gpin_version": version("gpin"), "method": vae.inference.name, "shape": shape, "part": part}
     content = _onnx(graph, opset, metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content)
+
+
+def _check_inference(vae: VAE, initial: bool) -> None:
+    """Raise InputError if inference is not a fixed graph; `initial` leaves natural-gradient steps out."""
+    refusal = vae.inference.export_refusal
+    if refusal is not None and not (initial and vae.inference.takes_steps):
+        possible = ", ".join(name for name, other in METHODS.items() if other.export_refusal is None)
+        raise InputError(
+            f"method {vae.inference.name!r} cannot be exported: {refusal}; use it in Python, or export one of "
+            f"{possible}"
+        )
 
 
 def _units(values: ArrayLike, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -119,23 +138,61 @@ def _units(values: ArrayLike, name: str, shape: tuple[int, ...]) -> Tensor:
     return tensor.reshape(shape) if len(tensor) == size else tensor.squeeze()
 
 
-class _InferencePath(nn.Module):
-    """Maps x to the outputs of the exported graph, a tuple of tensors in the order of `names`."""
+class _Path(nn.Module):
+    """A graph with the weights of a VAE; `names` are those of its outputs, in order.
 
+    Arguments:
+        vae: The trained model; a copy is exported.
+        offset: The offset of the data.
+        scale: The scale of the data.
+    """
+
+    input: str
+    names: list[str]
     offset: Tensor
     scale: Tensor
 
-    def __init__(self, vae: VAE, offset: Tensor, scale: Tensor, initial: bool) -> None:
+    def __init__(self, vae: VAE, offset: Tensor, scale: Tensor) -> None:
         super().__init__()
-        self.initial = initial
         self.vae = copy.deepcopy(vae).to("cpu", torch.float32)
         self.dtype = torch.float64 if ((offset / scale).abs() > FAR).any() else torch.float32
         self.register_buffer("offset", offset.to(self.dtype))
         self.register_buffer("scale", scale.to(self.dtype))
         self.eval().requires_grad_(False)
         _fix_counts(self.vae)
+
+    def example(self) -> Tensor:
+        """An input of batch size 2, because torch treats a dimension of size 1 as a constant."""
+        raise NotImplementedError
+
+
+class _GenerativePath(_Path):
+    """Maps z to E[x|z] in the units of the data."""
+
+    input = "z"
+    names = ["mean"]
+
+    def forward(self, z: Tensor) -> tuple[Tensor, ...]:
+        mean = self.vae.likelihood.mean(self.vae.decoder(z))
+        return (mean.to(self.dtype) * self.scale + self.offset,)
+
+    def example(self) -> Tensor:
+        return torch.zeros(2, self.vae.latent_dim)
+
+
+class _InferencePath(_Path):
+    """Maps x to the moments of q(z|x) and the encoder's uncertainty."""
+
+    input = "x"
+
+    def __init__(self, vae: VAE, offset: Tensor, scale: Tensor, initial: bool) -> None:
+        super().__init__(vae, offset, scale)
+        self.initial = initial
         parts = ["uncertainty", "uncertainty_f", "uncertainty_h"] if self.vae.inference.has_uncertainty else []
         self.names = ["mean", "std", *parts]
+
+    def example(self) -> Tensor:
+        return torch.zeros(2, *self.vae.shape, dtype=self.dtype)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         x = ((x - self.offset) / self.scale).to(torch.float32)
@@ -159,7 +216,7 @@ def _fix_counts(network: nn.Module) -> None:
                 setattr(module, name, buffer.item())
 
 
-def _onnx(graph: _InferencePath, opset: int, metadata: dict[str, str]) -> bytes:
+def _onnx(graph: _Path, opset: int, metadata: dict[str, str]) -> bytes:
     """The graph as a checked ONNX model."""
     with _quiet():
         with extra("export"):
@@ -168,10 +225,10 @@ def _onnx(graph: _InferencePath, opset: int, metadata: dict[str, str]) -> bytes:
         try:
             program = torch.onnx.export(
                 _traced(graph),
-                input_names=["x"],
+                input_names=[graph.input],
                 output_names=graph.names,
                 opset_version=opset,
-                dynamic_shapes=BATCH,
+                dynamic_shapes=_any_batch(graph),
                 verbose=False,
             )
         except RuntimeError as error:
@@ -187,11 +244,13 @@ def _onnx(graph: _InferencePath, opset: int, metadata: dict[str, str]) -> bytes:
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def _traced(graph: _InferencePath) -> torch.export.ExportedProgram:
+def _traced(graph: _Path) -> torch.export.ExportedProgram:
     """The operations of the graph, for any batch size."""
-    # The batch size is 2 because torch treats a dimension of size 1 as a constant.
-    example = torch.zeros(2, *graph.vae.shape, dtype=graph.dtype)
-    return torch.export.export(graph, (example,), dynamic_shapes=BATCH)
+    return torch.export.export(graph, (graph.example(),), dynamic_shapes=_any_batch(graph))
+
+
+def _any_batch(graph: _Path) -> dict[str, Any]:
+    return {graph.input: {0: torch.export.Dim("batch")}}
 
 
 @contextmanager

@@ -423,6 +423,11 @@ def test_an_exported_model_takes_the_units_of_the_data(gpin, files, runs, tmp_pa
     (mean,) = onnxruntime.InferenceSession(str(tmp_path / "e.onnx")).run(["mean"], {"x": values.astype(np.float32)})
     run, vae = model(runs["table"])
     np.testing.assert_allclose(mean, vae.encode(run.scaling.apply(values)).mean.detach(), rtol=1e-2, atol=1e-3)
+    said = gpin("export", runs["table"], "-o", tmp_path / "d.onnx", "--part", "decoder", "--json")
+    record = json.loads(said.out)
+    assert (record["inputs"], record["outputs"]) == ({"z": ["batch", 2]}, {"mean": ["batch", 3]})
+    (rows,) = onnxruntime.InferenceSession(str(tmp_path / "d.onnx")).run(["mean"], {"z": mean})
+    np.testing.assert_allclose(rows, run.scaling.undo(vae.decode(mean)), rtol=1e-4)
 
 
 def test_a_report_is_one_page(gpin, runs, tmp_path):

@@ -525,13 +525,25 @@ def improve(
 
 
 @app.command(sort_key=8, help_epilogue="Example: `gpin export runs/digits-gp-1a2b3c4d -o encoder.onnx`")
-def export(run: RunFolder, /, *, out: Out, steps: int | None = None, json: Annotated[bool, Flag] = False) -> None:
-    """Write the encoder as an ONNX model. It maps data, in their original units, to mean, std and uncertainty.
+def export(
+    run: RunFolder,
+    /,
+    *,
+    out: Out,
+    part: Literal["encoder", "decoder"] = "encoder",
+    steps: int | None = None,
+    json: Annotated[bool, Flag] = False,
+) -> None:
+    """Write the encoder or the decoder as an ONNX model.
+
+    The encoder maps data, in their original units, to mean, std and uncertainty; the decoder maps codes to data.
 
     Parameters
     ----------
     out
         The file to write, .onnx.
+    part
+        The part of the model to write.
     steps
         0 exports the encoder of a natural run alone; its steps need the decoder's gradient, which ONNX does not have.
     json
@@ -539,7 +551,7 @@ def export(run: RunFolder, /, *, out: Out, steps: int | None = None, json: Annot
     """
     from gpin.runs import export_run
 
-    found = export_run(run, out, steps=steps, tell=tell)
+    found = export_run(run, out, part=part, steps=steps, tell=tell)
     if json:
         print_json({"out": str(out), "inputs": found.inputs, "outputs": found.outputs})
         return

@@ -1,9 +1,9 @@
-"""A run's encoder as an ONNX model."""
+"""A run's encoder or decoder as an ONNX model."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gpin._core.files import as_path
 from gpin._core.messages import Tell, to_stderr
@@ -33,21 +33,23 @@ def export_run(
     run: Run | str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
+    part: Literal["encoder", "decoder"] = "encoder",
     steps: int | None = None,
     tell: Tell = to_stderr,
 ) -> Exported:
-    """Write a run's encoder as an ONNX model that takes data in their original units, as `gpin export` does.
+    """Write a run's encoder or decoder as an ONNX model with data in their original units, as `gpin export` does.
 
     Arguments:
         run: The run, or its folder.
         out: The file to write, .onnx.
+        part: "encoder" or "decoder".
         steps: 0 exports the encoder of a method that takes natural-gradient steps without them, see `gpin.export`.
         tell: Called with each message for the user.
     """
     run, out = as_run(run), as_path(out, "the file to write")
     check_output(out, "a model", tell=tell)
     offset, scale = run.scaling.units(run.model.shape)
-    export(run.load(tell), out, offset=offset, scale=scale, steps=steps)
+    export(run.load(tell), out, offset=offset, scale=scale, part=part, steps=steps)
     import onnx
 
     graph = onnx.load(str(out), load_external_data=False).graph
