@@ -430,6 +430,21 @@ def test_an_exported_model_takes_the_units_of_the_data(gpin, files, runs, tmp_pa
     np.testing.assert_allclose(rows, run.scaling.undo(vae.decode(mean)), rtol=1e-4)
 
 
+def test_a_whole_model_is_exported_as_a_folder_that_commands_take_for_a_run(gpin, runs, tmp_path):
+    said = gpin("export", runs["table"], "-o", tmp_path / "mine", "--part", "model", "--json")
+    assert (said.code, said.err) == (0, "")
+    assert {"README.md", "config.json", "model.safetensors", "run.json"} <= set(json.loads(said.out)["files"])
+    assert gpin("sample", tmp_path / "mine", "-o", tmp_path / "samples.csv", "--count", 3).code == 0
+    again = gpin("export", runs["table"], "-o", tmp_path / "mine", "--part", "model")
+    assert (again.code, again.err.count("\n")) == (2, 1)
+    assert "is not empty" in again.err
+    wrong = gpin("export", runs["table"], "-o", tmp_path / "other", "--part", "model", "--steps", 0)
+    assert (wrong.code, wrong.err) == (
+        2,
+        "gpin: --steps applies to the encoder alone: leave it out with --part model\n",
+    )
+
+
 def test_a_report_is_one_page(gpin, runs, tmp_path):
     said = gpin("report", runs["table"], "-o", tmp_path / "report.html", "--samples", 30)
     assert said.code == 0, said.err

@@ -530,27 +530,35 @@ def export(
     /,
     *,
     out: Out,
-    part: Literal["encoder", "decoder"] = "encoder",
+    part: Literal["encoder", "decoder", "model"] = "encoder",
     steps: int | None = None,
     json: Annotated[bool, Flag] = False,
 ) -> None:
-    """Write the encoder or the decoder as an ONNX model.
+    """Write the encoder or the decoder as an ONNX model, or the whole model as a folder to share.
 
-    The encoder maps data, in their original units, to mean, std and uncertainty; the decoder maps codes to data.
+    The encoder maps data, in their original units, to mean, std and uncertainty; the decoder maps codes to data. The
+    folder of the whole model has a model card with a score, and every command accepts it in place of a run.
 
     Parameters
     ----------
     out
-        The file to write, .onnx.
+        The file to write, .onnx; for the whole model, a new folder.
     part
-        The part of the model to write.
+        What to write.
     steps
         0 exports the encoder of a natural run alone; its steps need the decoder's gradient, which ONNX does not have.
     json
         Print the model's inputs and outputs as JSON.
     """
-    from gpin.runs import export_run
+    from gpin._core.errors import InputError
+    from gpin.runs import export_run, share_run
 
+    if part == "model":
+        if steps is not None:
+            raise InputError("--steps applies to the encoder alone: leave it out with --part model")
+        shared = share_run(run, out, tell=tell)
+        _wrote(out, ", ".join(shared.files), json, files=list(shared.files))
+        return
     found = export_run(run, out, part=part, steps=steps, tell=tell)
     if json:
         print_json({"out": str(out), "inputs": found.inputs, "outputs": found.outputs})

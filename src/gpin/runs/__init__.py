@@ -9,6 +9,7 @@ from gpin.runs.folder import Run, open_run
 from gpin.runs.improve import ImprovedRun, improve_run
 from gpin.runs.rank import Ranking, rank_run
 from gpin.runs.settings import ModelSettings, RunSettings, read_settings, run_settings
+from gpin.runs.share import Shared, share_run
 from gpin.runs.train import train
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Run",
     "RunCoverage",
     "RunSettings",
+    "Shared",
     "coverage_run",
     "encode_to_file",
     "evaluate_run",
@@ -30,5 +32,6 @@ __all__ = [
     "reconstruct_to_file",
     "run_settings",
     "sample_to_file",
+    "share_run",
     "train",
 ]

@@ -127,6 +127,8 @@ class Run:
     def load(self, tell: Tell = to_stderr) -> VAE:
         """The model with its best weights, or the best so far if the run is not finished."""
         folder = self.folder / "model"
+        if not folder.exists() and (self.folder / "config.json").is_file():
+            folder = self.folder  # one that `share_run` wrote
         if folder.exists():
             try:
                 vae = load(folder)
