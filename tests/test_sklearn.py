@@ -410,3 +410,43 @@ def test_further_options_of_training_are_passed_on_and_checked():
             GPVAE(**options, training=wrong).fit(X)
     with pytest.raises(InputError, match="augmentation='shift' is for images"):
         GPVAE(**options, training={"augmentation": "shift"}).fit(X)
+
+
+# Conditions ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def conditional():
+    """A model of two columns that depend on a label, with its data."""
+    rng = np.random.default_rng(0)
+    labels = np.array(["low", "high"])[np.arange(120) % 2]
+    X = np.where(labels == "low", -2.0, 2.0)[:, None] + 0.3 * rng.normal(size=(120, 2))
+    model = GPVAE(latent_dim=1, method="vae", conditional=True, epochs=12, batch_size=32, learning_rate=1e-2)
+    return model.set_params(architecture={"width": 8}, random_state=0, samples=10).fit(X, labels), X, labels
+
+
+def test_a_conditional_estimator_takes_the_labels_of_its_rows(conditional):
+    model, X, y = conditional
+    codes = model.transform(X, y=y)
+    assert codes.shape == (120, 1)
+    np.testing.assert_allclose(model.transform(X[::-1], y=y[::-1]), codes[::-1], rtol=1e-4, atol=1e-5)
+    assert model.inverse_transform(codes, y=y).shape == X.shape
+    assert model.sample(50, y="low").mean() < -1 < 1 < model.sample(50, y="high").mean()
+    other = np.where(y == "low", "high", "low")
+    assert model.score(X, y) > model.score(X, other) + 5
+    assert (model.predict(X, y) == 1).mean() > 0.8
+    assert (model.predict(X, other) == -1).all()
+    assert model.gap(X[:3], y=y[:3]).shape == (3,)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.score_samples(X[:3], y[:3]), model.score_samples(X[:3], y[:3]))
+
+
+def test_a_conditional_estimator_needs_labels_and_another_refuses_them(conditional):
+    model, X, _ = conditional
+    with pytest.raises(InputError, match="a conditional model needs y"):
+        clone(model).fit(X)
+    with pytest.raises(InputError, match="conditional on y: give the conditions as y"):
+        model.transform(X)
+    plain = GPVAE(latent_dim=1, epochs=1, architecture={"width": 4}).fit(X, np.arange(len(X)))  # y is ignored
+    with pytest.raises(InputError, match="this model has no condition"):
+        plain.transform(X, y="low")

@@ -44,8 +44,8 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
 
     X `(n_samples, n_features)` is not scaled; use a pipeline such as `make_pipeline(StandardScaler(), GPVAE())`.
     The network computes in float32 unless `dtype` says otherwise. Codes and reconstructions have the dtype of the array
-    that they are computed from, scores are float64. Labels y are accepted and ignored. A pickled estimator stores the
-    network as a config and weights.
+    that they are computed from, scores are float64. Labels y are accepted and ignored, unless the estimator is
+    conditional. A pickled estimator stores the network as a config and weights.
 
     Parameters:
         latent_dim: d, the number of columns that `transform` returns.
@@ -65,6 +65,8 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
             share of its rows outliers. "auto" calls a row an outlier if its log-likelihood is below the lower quartile
             of that of the held-out rows by more than 1.5 times their interquartile range; of all rows, if fewer than 20
             are held out. A number makes `fit` slower, because all rows are scored.
+        conditional: Whether the model is conditional on y, p(x|z, y): `fit` and all methods then need the y of their
+            rows, see `VAE.check`. In a pipeline, only the methods that pass y on can be used.
         dtype: The precision of the network, "float32" or "float64", with which training took 1.4 to 3.9 times as long.
         random_state: The seed of the initial weights, the held-out rows and all noise.
 
@@ -100,6 +102,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
         training: Mapping[str, Any] | None = None,
         samples: int = 100,
         contamination: float | str = "auto",
+        conditional: bool = False,
         dtype: str = "float32",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -117,29 +120,36 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
         self.training = training
         self.samples = samples
         self.contamination = contamination
+        self.conditional = conditional
         self.dtype = dtype
         self.random_state = random_state
 
     # Fitting --------------------------------------------------------------------------------------
 
     def fit(self, X: ArrayLike, y: Any = None) -> Self:
-        """Train on X `(n_samples, n_features)`, at least two rows; y is ignored."""
+        """Train on X `(n_samples, n_features)`, at least two rows; y is ignored unless the model is conditional."""
         rows: Array = validate_data(self, X, dtype=DTYPES, ensure_min_samples=2)
         whole_number(self.samples, "samples")  # fail now rather than after training
         share = self._contamination()
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
+        if self.conditional and y is None:
+            raise InputError(
+                "a conditional model needs y: give fit(X, y) the conditions of X, or use conditional=False"
+            )
+        y = y if self.conditional else None
         vae = build(
             self._row_shape(rows.shape[1]),
             self.method,
             self.latent_dim,
             likelihood=self.likelihood,
             architecture=self.architecture,
+            given=y,
             seed=seed,
             **self._method_options(),
         )
         vae.to(dtype=self._precision())
-        x, held = _instances(rows, vae), self._held_out(len(rows), random)
+        x, held = _instances(rows, vae, y), self._held_out(len(rows), random)
         history = fit(
             vae,
             x[~held],
@@ -155,8 +165,16 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
         )
         self.vae_, self.seed_ = vae, seed
         self.n_iter_, self.validation_scores_ = len(history.epochs), history.validation
-        self.offset_ = self._threshold(rows, held.numpy(), share)
+        self.offset_ = self._threshold(x, held, share)
         return self
+
+    def fit_transform(self, X: ArrayLike, y: Any = None, **options: Any) -> Array:
+        """`fit(X, y)` and then `transform` of the same rows; options are those of `transform`."""
+        return self.fit(X, y).transform(X, y=y if self.conditional else None, **options)
+
+    def fit_predict(self, X: ArrayLike, y: Any = None) -> NDArray[np.int64]:
+        """`fit(X, y)` and then `predict` of the same rows."""
+        return self.fit(X, y).predict(X, y=y if self.conditional else None)
 
     def _contamination(self) -> float | None:
         """The share of outliers; None for "auto"."""
@@ -167,11 +185,11 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
             raise InputError(f"contamination must be 'auto' or a number in the range (0, 0.5], got {given!r}")
         return float(given)
 
-    def _threshold(self, rows: Array, held: NDArray[np.bool_], share: float | None) -> float:
+    def _threshold(self, x: Tensor, held: Tensor, share: float | None) -> float:
         """The log-likelihood below which a row is an outlier."""
         if share is not None:
-            return float(np.percentile(self._score_rows(rows), 100 * share))
-        low, high = np.percentile(self._score_rows(rows[held] if held.sum() >= ENOUGH else rows), (25, 75))
+            return float(np.percentile(self._score_rows(x), 100 * share))
+        low, high = np.percentile(self._score_rows(x[held] if held.sum() >= ENOUGH else x), (25, 75))
         return float(low - 1.5 * (high - low))
 
     def _precision(self) -> torch.dtype:
@@ -218,6 +236,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
         self,
         X: ArrayLike,
         *,
+        y: Any = None,
         steps: int | None = None,
         tolerance: float | None = None,
         max_steps: int | None = None,
@@ -228,6 +247,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
 
         Arguments:
             X: `(n_samples, n_features)`.
+            y: The conditions of X, for a conditional model, as in all methods below.
             steps: The number of natural-gradient steps that improve the codes, see `VAE.encode`.
             tolerance: The estimated remaining gap, in nats, at which the steps of a row end, see `VAE.encode`.
             max_steps: The maximum number of steps with a tolerance.
@@ -237,70 +257,82 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
         def codes(x: Tensor) -> Tensor:
             return self.vae_.encode(x, steps=steps, tolerance=tolerance, max_steps=max_steps).mean
 
-        return self._by_batches(codes, rows).astype(rows.dtype)
+        return self._by_batches(codes, rows, y).astype(rows.dtype)
 
-    def inverse_transform(self, Z: ArrayLike) -> Array:
+    def inverse_transform(self, Z: ArrayLike, *, y: Any = None) -> Array:
         """E[x|z]: `(n_samples, latent_dim)` → `(n_samples, n_features)`, in the dtype of Z."""
         check_is_fitted(self, "vae_")
         codes: Array = check_array(Z, dtype=DTYPES)
-        parts = [self.vae_.decode(z) for z in torch.tensor(codes).split(ROWS)]
+        z = torch.tensor(codes)
+        parts = [self.vae_.decode(z, y=y)] if self.conditional else [self.vae_.decode(some) for some in z.split(ROWS)]
         return torch.cat(parts).flatten(1).numpy().astype(codes.dtype)
 
-    def gap(self, X: ArrayLike, how: str = "estimated", *, steps: int | None = None) -> Array:
+    def gap(self, X: ArrayLike, how: str = "estimated", *, y: Any = None, steps: int | None = None) -> Array:
         """How far each row's code is from the best one that refinement finds, in nats, `(n_samples,)`; see `VAE.gap`.
 
         Arguments:
             X: `(n_samples, n_features)`.
             how: "predicted" needs at least 50 held-out rows in `fit`; "estimated"; or "refined", which is slow.
                 `vae_.gap` also returns intervals.
+            y: The conditions of X, for a conditional model.
             steps: The number of natural-gradient steps after which the gap is determined.
         """
-        return self._by_batches(lambda x: self.vae_.gap(x, how, steps=steps).values, self._checked(X))
+        return self._by_batches(lambda x: self.vae_.gap(x, how, steps=steps).values, self._checked(X), y)
 
-    def uncertainty(self, X: ArrayLike) -> Array:
+    def uncertainty(self, X: ArrayLike, *, y: Any = None) -> Array:
         """The uncertainty of the encoder about its answer, `(n_samples,)`; only for methods that have one ("gp")."""
-        return self._by_batches(lambda x: self.vae_.uncertainty(x).total, self._checked(X))
+        return self._by_batches(lambda x: self.vae_.uncertainty(x).total, self._checked(X), y)
 
     # Density and sampling -------------------------------------------------------------------------
 
-    def score_samples(self, X: ArrayLike) -> Array:
+    def score_samples(self, X: ArrayLike, y: Any = None) -> Array:
         """log p(x) of each row in nats, `(n_samples,)`, by importance sampling with `samples` draws of q(z|x).
+
+        For a conditional model it is log p(x|y), with the y of each row.
 
         The noise of a row is seeded by `seed_` and the row itself, so that its score does not depend on the other rows
         or their order, and its Monte-Carlo error is independent of theirs. `vae_.log_likelihood` also returns
         diagnostics.
         """
-        return self._score_rows(self._checked(X))
+        return self._score_rows(_instances(self._checked(X), self.vae_, y))
 
-    def _score_rows(self, rows: Array) -> Array:
+    def _score_rows(self, rows: Tensor) -> Array:
         values = []
         with seeded(self.seed_):
-            for x in _instances(rows, self.vae_).split(1):
+            for x in rows.split(1):
                 torch.default_generator.manual_seed(zlib.crc32(x.numpy().tobytes(), self.seed_))
                 values.append(self.vae_.log_likelihood(x, self.samples).values)
         return torch.cat(values).double().numpy()
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
-        """The mean of `score_samples`; higher is better. y is ignored."""
-        return float(self.score_samples(X).mean())
+        """The mean of `score_samples`; higher is better. y is ignored unless the model is conditional on it."""
+        return float(self.score_samples(X, y if self.conditional else None).mean())
 
-    def decision_function(self, X: ArrayLike) -> Array:
+    def decision_function(self, X: ArrayLike, y: Any = None) -> Array:
         """`score_samples` minus `offset_`, `(n_samples,)`: negative for outliers."""
         check_is_fitted(self, "offset_")
-        scores: Array = self.score_samples(X) - self.offset_
+        scores: Array = self.score_samples(X, y) - self.offset_
         return scores
 
-    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
+    def predict(self, X: ArrayLike, y: Any = None) -> NDArray[np.int64]:
         """−1 for outliers and +1 for others, `(n_samples,)`, as scikit-learn's outlier detectors do."""
-        return np.where(self.decision_function(X) < 0, -1, 1)
+        return np.where(self.decision_function(X, y) < 0, -1, 1)
 
     def sample(
-        self, n_samples: int = 1, *, noise: bool = False, random_state: int | np.random.RandomState | None = None
+        self,
+        n_samples: int = 1,
+        *,
+        y: Any = None,
+        noise: bool = False,
+        random_state: int | np.random.RandomState | None = None,
     ) -> Array:
-        """Draws from the model, `(n_samples, n_features)`: E[x|z] with z ~ N(0, I), or x itself with noise=True."""
+        """Draws from the model, `(n_samples, n_features)`: E[x|z] with z ~ N(0, I), or x itself with noise=True.
+
+        Those of a conditional model have the conditions y, one per draw or one for all.
+        """
         check_is_fitted(self, "vae_")
         with seeded(int(check_random_state(random_state).randint(2**31 - 1))):
-            return self.vae_.sample(n_samples, noise).flatten(1).numpy()
+            return self.vae_.sample(n_samples, noise, y=y).flatten(1).numpy()
 
     def _checked(self, X: ArrayLike) -> Array:
         check_is_fitted(self, "vae_")
@@ -308,10 +340,10 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
         return rows
 
     @torch.no_grad()
-    def _by_batches(self, answer: Callable[[Tensor], Tensor], rows: Array) -> Array:
+    def _by_batches(self, answer: Callable[[Tensor], Tensor], rows: Array, y: Any) -> Array:
         """Apply `answer` to all rows in batches, with the same noise every time; the result is float64."""
         with seeded(self.seed_):
-            parts = [answer(x) for x in _instances(rows, self.vae_).split(ROWS)]
+            parts = [answer(x) for x in _instances(rows, self.vae_, y).split(ROWS)]
         return torch.cat(parts).double().numpy()
 
     # Hooks for scikit-learn and pickle ------------------------------------------------------------
@@ -347,14 +379,15 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
             if (calibrations := state.pop("_calibrations", None)) is not None:  # older pickles have none
                 vae._gpin_calibrations, vae._gpin_temperatures = unpack_calibrations(calibrations)
             vae.eval()
-        super().__setstate__({"dtype": "float32", "contamination": "auto", **state})  # older pickles have neither
+        later = {"dtype": "float32", "contamination": "auto", "conditional": False}  # older pickles have none of these
+        super().__setstate__({**later, **state})
 
 
-def _instances(rows: Array, vae: VAE) -> Tensor:
-    """Rows `(n, columns)` as instances `(n, *shape)` in the precision of the VAE."""
-    x = torch.tensor(rows, dtype=next(vae.parameters()).dtype).reshape(-1, *vae.shape)
+def _instances(rows: Array, vae: VAE, y: Any) -> Tensor:
+    """Rows `(n, columns)` as instances `(n, *shape)` in the precision of the VAE, with their conditions, if any."""
+    x = torch.tensor(np.ascontiguousarray(rows), dtype=next(vae.parameters()).dtype).reshape(-1, *vae.shape)
     if not x.isfinite().all():
         raise InputError(
             f"X has values up to {np.abs(rows).max():.4g}, too large for float32: scale it, or use dtype='float64'"
         )
-    return x
+    return x if vae.condition is None and y is None else vae.check(x, y)
