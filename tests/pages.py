@@ -1,5 +1,6 @@
 """What tests of a page look at: its elements and tables, what it would fetch, and what a browser makes of it."""
 
+import itertools
 import json
 import re
 import shutil
@@ -20,8 +21,20 @@ PROBE = """<script>addEventListener("load", () => {
     drawings: [...document.querySelectorAll("svg")].map(svg => svg.getBoundingClientRect().width),
     outside: performance.getEntriesByType("resource").map(e => e.name).filter(name => !name.startsWith("data:")),
     sideways: root.scrollWidth - root.clientWidth,
+    wide: [...document.querySelectorAll("body *")]
+      .filter(one => !one.closest(".scroll, .peek") && one.getBoundingClientRect().right > root.clientWidth + 1)
+      .map(one => one.tagName),
+    peek: peeked(),
   });
-});</script>"""
+});
+function peeked() {
+  const point = document.querySelector(".point"), peek = document.querySelector(".peek");
+  if (!point) return null;
+  point.dispatchEvent(new PointerEvent("pointerenter", { pageX: 9, pageY: 9 }));
+  const found = [peek.hidden, peek.textContent, peek.querySelector(".frame")?.getBoundingClientRect().width ?? 0];
+  point.dispatchEvent(new PointerEvent("pointerleave"));
+  return [...found, peek.hidden];
+}</script>"""
 
 
 class Content(HTMLParser):
@@ -56,8 +69,10 @@ class Content(HTMLParser):
         if self.open and self.open[-1] in ("td", "th"):
             self.tables[-1][-1][-1] += data
 
-    def row(self, name, table=0):
-        (found,) = [row for row in self.tables[table] if row[0] == name]
+    def row(self, name, table=None):
+        """The cells of the only row of this name, in one table or in all."""
+        tables = self.tables if table is None else [self.tables[table]]
+        (found,) = [row for rows in tables for row in rows if row[0] == name]
         return found[1:]
 
     def count(self, tag):
@@ -65,17 +80,35 @@ class Content(HTMLParser):
 
 
 def check_self_contained(html):
-    """Nothing in a page comes from outside, and nothing executes."""
+    """Nothing in a page comes from outside, and the only script is its own."""
     for tag, attributes in Content(html).found:
-        assert tag != "script"
+        assert tag != "script" or not attributes
         for name in ("src", "href", "xlink:href", "srcset", "action"):
             assert attributes.get(name, "#").startswith(("#", "data:")), (tag, attributes)
     assert "@import" not in html
     assert not re.search(r"url\((?!#)", html)
 
 
+def check_accessible(html):
+    """Images and drawings are described, headings are in order, and links lead somewhere."""
+    page = Content(html)
+    assert all("alt" in attributes for tag, attributes in page.found if tag == "img")
+    assert all(attributes.get("aria-label") for tag, attributes in page.found if tag == "svg")
+    levels = [int(tag[1]) for tag, _ in page.found if re.fullmatch("h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    names = [attributes["id"] for _, attributes in page.found if "id" in attributes]
+    assert len(names) == len(set(names))
+    links = [attributes["href"] for tag, attributes in page.found if tag == "a"]
+    assert {link.removeprefix("#") for link in links} <= set(names)
+
+
 def check_in_browser(html, folder, width, drawings=2):
-    """A browser window of so many pixels shows all images and drawings, fetches nothing and scrolls one way."""
+    """A browser window of so many pixels shows all images and drawings, fetches nothing and scrolls one way.
+
+    Returns what the page shows when the pointer is over the first point of a map: whether it is hidden, its text, the
+    width of its image, and whether it is hidden afterwards; None without a map.
+    """
     page = folder / "report.html"
     page.write_text(html.replace("</body>", PROBE + "</body>"), encoding="utf-8")
     done = subprocess.run(
@@ -94,6 +127,8 @@ def check_in_browser(html, folder, width, drawings=2):
     assert len(found["images"]) == html.count("<img")
     assert all(wide >= 8 for wide in found["images"])
     assert len(found["drawings"]) == drawings
-    assert all(wide > 200 for wide in found["drawings"])
+    assert all(wide > 100 for wide in found["drawings"])
     assert found["outside"] == []
     assert found["sideways"] <= 0
+    assert found["wide"] == []
+    return found["peek"]

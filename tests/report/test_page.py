@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from gpin.report import Page, Section, Table, Tile
+from gpin.report import Finding, Page, Section, Table, Tile
 
 NASTY = "<script>alert('x')</script> & \"quoted\""
 PNG = b"\x89PNG not really"
@@ -19,7 +19,9 @@ def full_page(text):
     section = page.section(text)
     section.text(text).text(text, kind="note").text(text, kind="key")
     section.table(Table([text, text], [[f"{text}\n{text}", text]], caption=text))
+    section.heading(text).findings([Finding(text, text, "bad", text)])
     section.drawing(SVG, alt=text, caption=text)
+    section.drawings([(text, SVG, text)])
     section.picture(PNG, alt=text, caption=text)
     section.pictures([(text, PNG, text)])
     section.strips([(text, PNG, text)])
@@ -55,8 +57,8 @@ class Structure(HTMLParser):
 def test_everything_is_escaped():
     page = Structure(full_page(NASTY))
     assert "script" not in page.tags
-    assert sum(text == NASTY for text in page.text) == 19
-    assert sum(value == NASTY for name, value in page.attributes if name in ("alt", "aria-label")) == 5
+    assert sum(text.strip() == NASTY for text in page.text) == 24
+    assert sum(value == NASTY for name, value in page.attributes if name in ("alt", "aria-label")) == 7
 
 
 def test_the_page_is_whole_and_accessible():
@@ -102,6 +104,30 @@ def test_a_table_reads_as_one():
     assert '<th scope="row">ELBO<small>higher is better</small></th><td>1</td><td>2</td>' in html
     assert html.count('scope="col"') == 3
     assert re.findall(r"--series-\d", html) == ["--series-1", "--series-2"]
+
+
+def test_cells_are_tinted_by_sign_and_size():
+    html = Table(["", "a", "b"], [["row", "1", "2"]], shades={(0, 1): -1.0, (0, 2): 0.25}).html()
+    assert "var(--series-1) 60%" in html
+    assert "var(--series-2) 15%" in html
+
+
+def test_a_script_is_there_only_for_a_map():
+    page = Page("title")
+    section = page.section("first")
+    assert "<script>" not in page.html()
+    section.sprite(PNG, columns=2, rows=1)
+    assert page.html().count("<script>") == 1
+    assert 'data-columns="2" data-rows="1" hidden' in page.html()
+
+
+def test_a_long_page_has_a_table_of_contents():
+    page = Page("title")
+    for name in ("first", "second", "third"):
+        page.section(name)
+    assert "<nav" not in page.html()
+    page.section("x < y")
+    assert '<li><a href="#section-4">x &lt; y</a></li>' in page.html()
 
 
 def test_a_ragged_table_is_refused():

@@ -26,7 +26,7 @@ def show(demo: Demo, console: Console) -> None:
     console.print(_notes(comparison))
     console.print()
     console.print(verdict(comparison))
-    console.print(f"± is the standard error of the mean over {comparison.noun}s. {caution(comparison)}")
+    console.print(f"± is the standard error of the mean over {comparison.nouns}. {caution(comparison)}")
     if any(one.refined.caution for one in comparison.scored):
         better = closer_estimate(demo.gp.run.folder, "refined", comparison.samples)
         console.print(f"A closer estimate: {better}", soft_wrap=True)

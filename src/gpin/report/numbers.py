@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gpin.evaluation.reliability import lower_bound
 
-__all__ = ["Correlation", "caution", "duration", "number", "plus_minus", "without_nan"]
+__all__ = ["Correlation", "caution", "duration", "number", "plus_minus", "rounded", "without_nan"]
 
 
 def caution(encoder: float, refined: float, noun: str) -> str:
@@ -58,6 +58,16 @@ def plus_minus(mean: float, stderr: float, digits: int = 2) -> str:
     """
     error = f" ± {stderr:.{digits}f}" if math.isfinite(stderr) else ""
     return f"{mean:.{digits}f}{error}".replace("-", "−")
+
+
+def rounded(value: float, digits: int) -> str:
+    """A number as text with so many decimals, with a true minus sign but never as −0.
+
+    Example:
+        >>> rounded(-1.26, 1), rounded(-0.04, 1)
+        ('−1.3', '0.0')
+    """
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
 
 
 def number(value: float, spread: float) -> str:

@@ -118,6 +118,8 @@ def curves(
             margin = 0.05 * (max(late) - min(late))
             axes.set_ylim(min(late) - margin, max(late) + margin)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+        if all(len(values) <= 1 for kinds in lines.values() for values in kinds.values()):
+            axes.set(xlim=(0.5, 1.5), xticks=[1])
         axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2 if beside else 1, handlelength=2.2)

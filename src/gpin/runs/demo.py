@@ -211,7 +211,7 @@ def run_demo(
 
 def _write(demo: Demo) -> None:
     comparison = demo.comparison
-    for name, png in figures.pngs(comparison.scored, comparison.data, comparison.one, comparison.seed).items():
+    for name, png in figures.pngs(comparison.scored, comparison.data, comparison.noun, comparison.seed).items():
         write_whole(demo.folder / "figures" / f"{name}.png", png)
     write_whole(demo.folder / "results.json", json.dumps(demo.record(), indent=2, ensure_ascii=False).encode())
     write_whole(demo.report, compose(comparison).html().encode())

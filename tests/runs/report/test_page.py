@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 import shutil
 from dataclasses import replace
 from html import unescape
@@ -10,19 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pages import Content, check_in_browser, check_self_contained, needs_browser
+from pages import Content, check_accessible, check_in_browser, check_self_contained, needs_browser
 from scipy.stats import spearmanr
 
 from gpin._core.errors import InputError
 from gpin._core.seeding import seeded
+from gpin.cli import app
 from gpin.data import Rows, Scaling
 from gpin.likelihoods import BernoulliOptions
-from gpin.report.numbers import number
+from gpin.report.numbers import number, rounded
 from gpin.runs import open_run, train
 from gpin.runs.report.comparison import compare, score_rows, summary, verdict
-from gpin.runs.report.figures import Display
-from gpin.runs.report.page import compose, write_report
-from gpin.runs.report.scored_run import column_moments
+from gpin.runs.report.display import Display
+from gpin.runs.report.page import compose, compose_without_data, write_report
+from gpin.runs.report.scored_run import column_moments, open_trained
 from gpin.runs.report.settings import flat_settings, short_names
 from gpin.runs.rows import random_rows
 from gpin.runs.settings import run_settings
@@ -105,43 +107,48 @@ def test_the_page_of_images_holds_every_part(pages):
     html = pages["images"]
     page = Content(html)
     assert titles(html) == [
-        "Which model is better?",
-        "How they learnt",
+        "In short",
         "Reconstructions",
         "Samples",
-        "Which images gp infers well",
-        "Does the estimated gap of gp find the difficult images?",
-        "Which images vae infers well",
-        "Does the estimated gap of vae find the difficult images?",
+        "The latent space",
+        "The hardest images",
+        "How they learnt",
+        "All scores",
+        "Does the estimated gap find the difficult images?",
         "Do the intervals of the posteriors hold?",
         "Settings",
     ]
-    assert page.count("img") == 3 + 2 + 2 * 2 * 24  # strips, samples, tiles with two each of both runs
-    assert page.count("svg") == 3 + 3  # the last show the calibration
+    space = 1 + traversed(html) + 2  # the images of the maps, traversals, an interpolation of each run
+    assert page.count("img") == 3 + 2 + space + 2 * 2 * (6 + 12)  # strips, samples, tiles with two each of both runs
+    assert page.count("svg") == 2 + 2 + 1 + 2 + 3  # maps, activity, curves, gaps; the last show the calibration
     assert "Two variational autoencoders trained on digits: 200 images of 8×8 pixels" in html
-    assert page.tables[0][0] == ["", "gp", "vae"]
-    assert page.tables[1] == [["What differs", "gp", "vae"], ["method", "gp", "vae"]]
-    assert page.row("limit", 2) == ["200"]
-    assert page.row("split_seed", 2) == ["0"]
-    assert page.row("covariance (gp)", 2) == ["shared_basis"]
-    assert f"torch {torch.__version__}" in page.row("versions", 2)[0]
+    assert [row[0] for row in page.tables[0]] == ["", "gp", "vae"]
+    assert page.tables[1][0] == ["", "gp", "vae"]
+    assert page.tables[2] == [["What differs", "gp", "vae"], ["method", "gp", "vae"]]
+    assert page.row("limit", 3) == ["200"]
+    assert page.row("split_seed", 3) == ["0"]
+    assert page.row("covariance (gp)", 3) == ["shared_basis"]
+    assert f"torch {torch.__version__}" in page.row("versions", 3)[0]
 
 
 def test_the_page_of_a_table_holds_every_part(pages):
     html = pages["table"]
     page = Content(html)
     assert titles(html) == [
-        "How good is the model?",
-        "How it learnt",
-        "Reconstructions",
+        "In short",
         "Samples",
-        "Which rows gp infers worst",
+        "The latent space",
+        "The hardest rows",
+        "Column by column",
+        "Reconstructions",
+        "How it learnt",
+        "All scores",
         "Does the estimated gap find the difficult rows?",
         "Do the intervals of the posteriors hold?",
         "Settings",
     ]
     assert page.count("img") == 0
-    assert page.count("svg") == 2 + 2
+    assert page.count("svg") == 3 + 2 + 1 + 2 + 2  # a histogram per column, maps, activity, curve and gap, calibration
     assert "gp on people" in html
     assert "320 rows of 3 columns for training" in html
 
@@ -150,8 +157,23 @@ def test_the_page_of_a_table_holds_every_part(pages):
 def test_the_page_needs_nothing_from_outside_and_names_no_path(pages, folder, name):
     html = pages[name]
     check_self_contained(html)
+    check_accessible(html)
     assert str(folder) not in html
     assert str(Path.home()) + "/" not in html
+
+
+def traversed(html):
+    """The number of latent dimensions that the page of images traverses."""
+    return len(re.findall('alt="Dimension \\d+ of', html))
+
+
+def test_the_commands_on_the_page_are_commands_of_gpin(pages):
+    found = [unescape(line) for html in pages.values() for line in re.findall("<code>(.*?)</code>", html)]
+    assert {line.split()[1] for line in found} >= {"evaluate", "train"}
+    for line in found:
+        command, *arguments = shlex.split(line)
+        assert command == "gpin"
+        app.parse_args(arguments, exit_on_error=False, print_error=False)
 
 
 # Its numbers -----------------------------------------------------------------------------------------
@@ -159,6 +181,7 @@ def test_the_page_needs_nothing_from_outside_and_names_no_path(pages, folder, na
 
 def test_scores_are_those_of_the_models(pages, images):
     page = Content(pages["images"])
+    page.tables = page.tables[1:]  # the first sums up the runs
     for column, path in enumerate(images):
         run, vae, x, encoder, refined, chosen = scores(path, limit=60)
         assert page.row("Log-likelihood")[column] == said(encoder.mean, encoder.stderr, encoder.khat)
@@ -226,10 +249,15 @@ def test_the_estimated_gap_is_set_against_the_inference_gap(pages, images):
     )
     assert found
     assert list(found.groups()) == expected
-    texts = re.findall('estimated gap (\\S*) nats"', pages["images"])
+    texts = re.findall('with an estimated gap in nats of (\\S*)"', pages["images"])
     ordered = gap.sort().values
-    assert texts[0] == f"{ordered[0]:.1f}"
-    assert texts[23] == f"{ordered[-1]:.1f}"
+    assert texts[0] == rounded(ordered[0].item(), 1)
+    assert texts[11] == rounded(ordered[-1].item(), 1)
+    unlikely = re.findall('alt="Original and reconstruction: image (\\d+)\n(\\S+)"', pages["images"])[:6]
+    lowest = refined.values.argsort()[:6]
+    rows = open_run(images[0]).data().test.rows
+    assert [int(place) for place, _ in unlikely] == rows[chosen[lowest]].tolist()
+    assert [value for _, value in unlikely] == [rounded(value, 1) for value in refined.values[lowest].tolist()]
 
 
 def test_the_coverage_is_that_of_the_models(pages, images):
@@ -250,7 +278,9 @@ def test_rows_of_a_table_are_in_its_units(pages, table):
     run, vae, x, *_ = scores(table)
     data = run.data()
     lines = (Path(run.location)).read_text(encoding="utf-8").splitlines()[1:]
-    for shown in page.tables[1:4]:
+    rebuilt_rows = [table for table in page.tables if table[0][1:] == ["original", "gp"]]
+    assert len(rebuilt_rows) == 3
+    for shown in rebuilt_rows:
         place = int(shown[0][0].removeprefix("Row "))
         original = [float(cell) for cell in lines[place].split(",")]
         index = data.test.rows.tolist().index(place)
@@ -259,15 +289,22 @@ def test_rows_of_a_table_are_in_its_units(pages, table):
         for row, value, again, digits in zip(shown[1:], original, rebuilt, (1, 2, 4), strict=True):
             assert [float(cell) for cell in row[1:]] == pytest.approx([value, again], abs=1.01 * 10**-digits)
     test = np.array([[float(cell) for cell in lines[i].split(",")] for i in data.test.rows])
-    assert page.tables[4][0] == ["mean (deviation)", "Test rows", "gp"]
-    for row, column in zip(page.tables[4][1:], test.T, strict=True):
+    (moments,) = [table for table in page.tables if table[0] == ["mean (deviation)", "Test rows", "gp"]]
+    for row, column in zip(moments[1:], test.T, strict=True):
         spread = column.std()
         assert row[1] == f"{number(column.mean(), spread)} ({number(spread, spread)})"
         assert float(row[2].split(" ")[0]) == pytest.approx(column.mean(), abs=spread)
-    gap = vae.gap(x).values
-    top = data.test.rows[gap.argsort(descending=True).numpy()]
-    assert page.tables[5][0] == ["", *(f"Row {place}" for place in top[:5])]
-    assert f"Next come rows {', '.join(map(str, top[5:20]))}." in pages["table"]
+    (errors,) = [table for table in page.tables if table[0] == ["error (variance explained)", "gp"]]
+    off = ((data.scaling.undo(x) - data.scaling.undo(vae.reconstruct(x))) ** 2).mean(0)
+    for row in errors[1:]:
+        k = NAMES.index(row[0])
+        error, share = row[1].removesuffix(" %)").split(" (")
+        assert float(error) == pytest.approx(math.sqrt(off[k]), abs=test[:, k].std() / 100)
+        assert float(share) == pytest.approx(100 * max(0, 1 - off[k] / test[:, k].var()), abs=0.6)
+    (hardest,) = [table for table in page.tables if table[0][-1] == "furthest from the model"]
+    lowest = scores(table)[4].values.argsort()[:10]
+    assert [row[0] for row in hardest[1:]] == [f"Row\N{NO-BREAK SPACE}{i}" for i in data.test.rows[lowest]]
+    assert [row[2] for row in hardest[1:]] == [rounded(vae.gap(x).values[i].item(), 1) for i in lowest]
 
 
 def test_moments_keep_their_digits():
@@ -304,11 +341,13 @@ def test_several_runs_are_summed_up(images, folder):
     found = compare([*images, other], samples=5, limit=20, tell=silent)
     html = compose(found).html()
     page = Content(html)
-    assert page.tables[0][0] == ["", "gp, seed 0", "vae", "gp, seed 1"]
-    assert page.row("seed", 2) == ["0", "0", "1"]
+    assert [row[0] for row in page.tables[0]] == ["", "gp, seed 0", "vae", "gp, seed 1"]
     assert [row[0] for row in page.tables[1]] == ["", "vae", "gp, seed 1"]
+    assert page.tables[2][0] == ["", "gp, seed 0", "vae", "gp, seed 1"]
+    assert page.row("seed", 3) == ["0", "0", "1"]
     assert re.search("better — |worse — |not significantly different — ", summary(found))
-    assert "Which images gp, seed 1 infers well" in titles(html)
+    assert "<h3>Least likely under gp, seed 1</h3>" in html
+    check_accessible(html)
     assert "use at least 25" in html  # five samples are too few for k̂
 
 
@@ -351,6 +390,27 @@ def test_data_that_moved_is_found_by_another_run_or_by_its_place(table, tmp_path
         compare([here], samples=2, limit=2, tell=silent)
     assert len(compare([here, table], samples=2, limit=2, tell=silent).scored) == 2
     assert len(compare([here], samples=2, limit=2, data=moved, tell=silent).scored) == 1
+    with pytest.raises(InputError, match="cannot be read"):
+        write_report([here], tmp_path / "page.html", data=tmp_path / "gone.csv", tell=silent)
+    told = []
+    write_report([here], tmp_path / "page.html", tell=told.append)
+    assert "cannot be read" in told[0]
+    assert "the page is written without what needs it" in told[0]
+    html = (tmp_path / "page.html").read_text()
+    assert titles(html) == ["In short", "How it learnt", "Settings"]
+    assert "The data of this page was not found." in html
+    assert str(tmp_path) not in html
+
+
+def test_samples_and_traversals_need_no_data(images, tmp_path):
+    run = open_run(images[1])
+    trained = open_trained("vae", replace(run, location=str(tmp_path / "gone")), silent)
+    html = compose_without_data([trained]).html()
+    assert titles(html) == ["In short", "Samples", "The latent space", "How it learnt", "Settings"]
+    assert "vae on gone" in html
+    assert Content(html).count("img") == 1 + 3
+    check_self_contained(html)
+    check_accessible(html)
 
 
 def test_a_failure_leaves_the_old_page(images, tmp_path, monkeypatch):
@@ -385,6 +445,7 @@ def test_an_unfinished_run_says_so(tmp_path):
     told = []
     html = compose(compare([folder], samples=2, limit=2, tell=told.append)).html()
     assert re.search("vae is not finished: it has trained for [12] of 5 epochs", html)
+    assert "Training is not finished." in html
     assert any("not finished" in sentence for sentence in told)
 
 
@@ -397,10 +458,11 @@ def test_what_is_missing_in_a_folder_is_done_without(images, tmp_path):
     assert "The training history is no longer" in html
     assert "not finished" not in html
     assert Content(html).row("Best epoch") == ["—"]
+    assert "Training has flattened" not in html
     assert ">versions<" not in html
 
 
-def test_images_in_other_units_are_mapped_and_others_left_out(tmp_path, monkeypatch):
+def test_images_in_other_units_are_mapped(tmp_path):
     np.save(tmp_path / "dark.npy", np.random.default_rng(0).normal(-300, 40, (40, 3, 4, 5)).astype(np.float32))
     tiny = ["epochs=1", "latent_dim=2", "architecture.width=8", "architecture.channels=[]"]
     found = compare([made(tmp_path / "dark.npy", tmp_path, *tiny)], samples=2, limit=3, tell=silent)
@@ -408,12 +470,6 @@ def test_images_in_other_units_are_mapped_and_others_left_out(tmp_path, monkeypa
     shown = Display.of(few)(few[:])
     assert (shown.min(), shown.max()) == pytest.approx((0, 1))
     assert "<img" in compose(found).html()
-
-    monkeypatch.setattr("gpin.runs.report.page._display", lambda comparison: None)  # as for two channels
-    html = compose(found).html()
-    assert "channels are neither grey nor coloured" in html
-    assert "<img" not in html
-    assert "Which images gp infers worst" in titles(html)
 
 
 def test_the_test_part_is_read_in_batches(images, monkeypatch):
@@ -428,9 +484,12 @@ def test_the_test_part_is_read_in_batches(images, monkeypatch):
 
 
 @needs_browser
-@pytest.mark.parametrize(("name", "width"), [("images", 1100), ("images", 390), ("table", 390)])
+@pytest.mark.parametrize(("name", "width"), [("images", 1100), ("images", 390), ("table", 1100), ("table", 390)])
 def test_a_browser_shows_the_report(pages, tmp_path, name, width):
-    check_in_browser(pages[name], tmp_path, width, drawings=6 if name == "images" else 4)
+    hidden, text, wide, hidden_after = check_in_browser(pages[name], tmp_path, width, drawings=10)
+    assert (hidden, hidden_after) == (False, True)
+    assert re.match(r"image \d+estimated gap .* nats" if name == "images" else r"row \d+", text.replace("\n", ""))
+    assert wide == (128 if name == "images" else 0)  # an image of 8 pixels is enlarged sixteen times
 
 
 def test_every_line_of_the_scores_has_a_cell_for_every_run(images):

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
@@ -21,16 +20,19 @@ from gpin.evaluation.timing import Timing, inference_times
 from gpin.report import Table, numbers
 from gpin.report.numbers import Correlation, duration, plus_minus
 from gpin.runs.folder import Run, open_run
+from gpin.runs.report.display import Words, words_for
 from gpin.runs.report.scored_run import ScoredRun, column_moments, score_run
 from gpin.runs.report.settings import refuse_other_data, short_names
 from gpin.runs.rows import BATCH, batches
 
 __all__ = [
     "Comparison",
+    "DataNotFoundError",
     "caution",
     "compare",
     "differences",
     "listed",
+    "open_runs",
     "relation",
     "score_rows",
     "summary",
@@ -62,23 +64,33 @@ class Comparison:
     times: Mapping[str, Timing] = field(default_factory=dict)
 
     @property
-    def images(self) -> bool:
-        """Whether an instance is an image; otherwise it is a row of a table."""
-        return len(self.data.shape) == 3
+    def table(self) -> bool:
+        """Whether an instance is a row of a table; otherwise it is shown as an image."""
+        return len(self.data.shape) == 1
+
+    @cached_property
+    def words(self) -> Words:
+        """The noun for an instance."""
+        return words_for(self.data.shape, self.data.scaling)
 
     @property
     def noun(self) -> str:
         """The noun for an instance."""
-        return "image" if self.images else "row"
+        return self.words.noun
+
+    @property
+    def nouns(self) -> str:
+        """Its plural."""
+        return self.words.nouns
 
     @property
     def one(self) -> str:
         """The noun for an instance with its article."""
-        return "an image" if self.images else "a row"
+        return self.words.one
 
     def several(self, count: int) -> str:
         """`count` instances, in words."""
-        return f"{count:,} {self.noun}{'' if count == 1 else 's'}"
+        return f"{count:,} {self.noun if count == 1 else self.nouns}"
 
     @property
     def refined_count(self) -> str:
@@ -125,8 +137,7 @@ def compare(
     """Open and score runs, see `write_report`."""
     samples, seed = whole_number(samples, "samples"), check_seed(seed)
     limit = None if limit is None else whole_number(limit, "limit")
-    runs = _opened([as_path(folder, "the run") for folder in folders])
-    refuse_other_data(runs)
+    runs = open_runs(folders)
     found = _data(runs, data)
     named = zip(short_names(runs), runs, strict=True)
     scored = [score_run(name, run, found, samples=samples, limit=limit, seed=seed, tell=tell) for name, run in named]
@@ -140,26 +151,33 @@ def _times(scored: Sequence[ScoredRun], data: DataSet, seed: int) -> dict[str, T
         return inference_times(models, data.test[:BATCH], repeats=REPEATS, most_seconds=MOST_SECONDS)
 
 
-def _opened(folders: Sequence[Path]) -> list[Run]:
-    """Open the runs in the folders, at least one and none of them twice."""
+class DataNotFoundError(InputError):
+    """The data of runs cannot be read, or is no longer the data that they were trained on."""
+
+
+def open_runs(places: Sequence[str | os.PathLike[str]]) -> list[Run]:
+    """Open runs on the same data by their folders, at least one and none of them twice."""
+    folders = [as_path(place, "the run") for place in places]
     if not folders:
         raise InputError("a report needs at least one run: give its folder")
-    places = [folder.resolve() for folder in folders]
-    for i, place in enumerate(places):
-        if place in places[:i]:
+    resolved = [folder.resolve() for folder in folders]
+    for i, place in enumerate(resolved):
+        if place in resolved[:i]:
             raise InputError(f"{folders[i]} is given twice: name each run once")
-    return [open_run(folder) for folder in folders]
+    runs = [open_run(folder) for folder in folders]
+    refuse_other_data(runs)
+    return runs
 
 
 def _data(runs: Sequence[Run], location: str | os.PathLike[str] | None) -> DataSet:
-    """The data of all runs, from the first location where it is found."""
+    """The data of all runs, from the first location where it is found; raises DataNotFoundError if there is none."""
     errors = []
     for run in runs:
         try:
             return run.data(location)
         except InputError as error:
             errors.append(error)
-    raise errors[0]
+    raise DataNotFoundError(str(errors[0]))
 
 
 # The table ------------------------------------------------------------------------------------------
@@ -167,7 +185,7 @@ def _data(runs: Sequence[Run], location: str | os.PathLike[str] | None) -> DataS
 
 def score_rows(comparison: Comparison) -> list[list[str]]:
     """The rows of the comparison; a label that begins with a dot is a detail of the row above."""
-    scored, noun = comparison.scored, comparison.noun
+    scored, nouns = comparison.scored, comparison.nouns
     total, count = len(comparison.data.test), len(scored[0].chosen)
     names = {name for one in scored for name in one.of_chosen}
 
@@ -199,7 +217,7 @@ def score_rows(comparison: Comparison) -> list[list[str]]:
         row("Training time", "of all epochs, on the machine that trained it", [_time(one) for one in scored]),
         row(
             "Best epoch",
-            f"the best on validation {noun}s, whose weights are used here",
+            f"the best on validation {nouns}, whose weights are used here",
             [f"{one.history.best} of {len(one.history.epochs)}" if one.history.best else "—" for one in scored],
         ),
     ]
@@ -287,7 +305,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _caveat(comparison: Comparison) -> str:
-    errors = f"The standard errors cover only the choice of test {comparison.noun}s"
+    errors = f"The standard errors cover only the choice of test {comparison.nouns}"
     return f"{errors}: training with another seed may change the sign."
 
 
@@ -311,7 +329,7 @@ def caution(comparison: Comparison) -> str:
         max(share_above(one.likelihood(proposal).khat) for one in comparison.scored)
         for proposal in ("encoder", "refined")
     )
-    return numbers.caution(encoder, refined, f"{comparison.noun}s")
+    return numbers.caution(encoder, refined, comparison.nouns)
 
 
 def relation(comparison: Comparison, one: ScoredRun) -> str:

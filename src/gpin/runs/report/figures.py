@@ -1,107 +1,113 @@
-"""The figures of scored runs: test images with reconstructions, samples, curves, and the inference gap."""
+"""The figures of runs: test instances with reconstructions, samples, curves, and the inference gap."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
 from gpin._core.seeding import seeded
-from gpin.data import DataSet, Rows, Scaling
+from gpin.data import DataSet
 from gpin.report import Tile, plots
 from gpin.report.images import image_grid, image_png, pairs
-from gpin.runs.report.scored_run import ScoredRun
+from gpin.runs.report.display import PANEL, SIDE, Display, words_for
+from gpin.runs.report.scored_run import ScoredRun, TrainedRun
 from gpin.runs.rows import batches, spread_rows
 
-__all__ = ["Display", "curves", "gap_strip", "inference_gap", "pngs", "reconstructions", "samples", "tiles"]
+__all__ = [
+    "columns",
+    "coverage",
+    "curves",
+    "gap_strip",
+    "grid",
+    "inference_gap",
+    "pngs",
+    "ranks",
+    "reconstructions",
+    "samples",
+    "sprite",
+    "strip",
+    "tiles",
+]
 
-SIDE = 96
-"""The longest side of an image in pixels; larger images are subsampled."""
 STRIP = 640
 """The largest width of a row of images in pixels."""
+SPRITE = 48
+"""The longest side of the images that a map shows under the pointer, in pixels."""
 
 
-@dataclass(frozen=True)
-class Display:
-    """How model inputs are displayed as images: in the units of the data, `low` is black and `high` is white."""
-
-    scaling: Scaling
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, rows: Rows) -> "Display":
-        """The display of these images: pixels and values in [0, 1] unchanged, other values by their range."""
-        scaling = rows.scaling
-        if scaling.kind == "pixels":
-            return cls(scaling, 0.0, 255.0)
-        low, high = math.inf, -math.inf
-        for x in batches(rows):
-            values = scaling.undo(x)
-            low, high = min(low, float(values.min())), max(high, float(values.max()))
-        if low >= 0 and high <= 1:
-            low, high = 0.0, 1.0
-        return cls(scaling, low, high if high > low else low + 1)
-
-    def __call__(self, x: Tensor) -> np.ndarray:
-        """Images `(count, channels, height, width)` for display, scaled to [0, 1] and subsampled if large."""
-        values = self.scaling.undo(x).astype(np.float64)
-        step = math.ceil(max(values.shape[2:]) / SIDE)
-        return (values[:, :, ::step, ::step] - self.low) / (self.high - self.low)
-
-
-def columns(shape: tuple[int, ...]) -> int:
+def columns(display: Display, shape: Sequence[int]) -> int:
     """The number of images per row: ten, or fewer if they are large."""
-    width = min(shape[2], SIDE)
+    width = PANEL[0] if display.series else min(shape[-1], SIDE)
     return max(4, min(10, STRIP // width))
 
 
 def reconstructions(scored: Sequence[ScoredRun], data: DataSet, display: Display) -> list[tuple[str, bytes, str]]:
-    """Evenly spaced test images, then their reconstructions by each run: titles, PNG files, descriptions."""
-    (x,) = batches(spread_rows(data.test, columns(data.shape)))
-    strips = [("Image", _strip(display(x)), "Test images")]
+    """Evenly spaced test instances, then their reconstructions by each run: titles, PNG files, descriptions."""
+    (x,) = batches(spread_rows(data.test, columns(display, data.shape)))
+    words = words_for(data.shape, data.scaling)
+    strips = [(words.noun.capitalize(), strip(display(x)), f"Test {words.nouns}")]
     for one in scored:
         with seeded(0):  # inference is stochastic for some methods
             rebuilt = one.vae.reconstruct(x)
-        strips.append((one.name, _strip(display(rebuilt)), f"The same images, reconstructed by {one.name}"))
+        strips.append((one.name, strip(display(rebuilt)), f"The same {words.nouns}, reconstructed by {one.name}"))
     return strips
 
 
-def _strip(images: np.ndarray) -> bytes:
+def strip(images: np.ndarray) -> bytes:
+    """Images side by side, as a PNG file."""
     return _png(images, len(images))
 
 
-def samples(one: ScoredRun, display: Display, seed: int) -> bytes:
+def samples(one: TrainedRun, display: Display, seed: int) -> bytes:
     """Four rows of draws from a model, as a PNG file."""
-    across = columns(one.vae.shape)
+    across = columns(display, one.vae.shape)
     with seeded(seed):
         x = one.vae.sample(4 * across)
     return _png(display(x), across)
+
+
+def grid(images: np.ndarray, across: int) -> bytes:
+    """Images in rows, close together, as a PNG file."""
+    return image_png(image_grid(images, across, gap=0), scale=max(1, round(32 / images.shape[3])))
 
 
 def _png(images: np.ndarray, across: int) -> bytes:
     return image_png(image_grid(images, across), scale=max(1, round(32 / images.shape[3])))
 
 
-def tiles(one: ScoredRun, data: DataSet, display: Display, count: int) -> list[Tile]:
-    """Test images from the smallest estimated gap to the largest, at evenly spaced ranks, above reconstructions."""
-    assert one.gap is not None
-    chosen = plots.even_ranks(one.gap, count)
+def sprite(images: np.ndarray, across: int) -> bytes:
+    """Small images in rows without gaps, as a PNG file from which a script cuts one out."""
+    step = -(-max(images.shape[2:]) // SPRITE)
+    return image_png(image_grid(images[:, :, ::step, ::step], across, gap=0))
+
+
+def tiles(
+    one: ScoredRun, data: DataSet, display: Display, chosen: Sequence[int], alt: str, texts: Sequence[str]
+) -> list[Tile]:
+    """Test instances above their reconstructions, each with a text.
+
+    Arguments:
+        one: The run that reconstructs them.
+        data: The data of the run.
+        display: How they are displayed.
+        chosen: Their indices in the test part.
+        alt: The description of a tile, in front of its text.
+        texts: The texts.
+    """
     x = data.test.__getitems__(chosen)
+    with seeded(0):
+        rebuilt = one.vae.reconstruct(x)
     found = []
-    for i, image, again in zip(chosen.tolist(), display(x), display(one.vae.reconstruct(x)), strict=True):
-        value = f"{one.gap[i].item():.1f}"
+    for image, again, text in zip(display(x), display(rebuilt), texts, strict=True):
         pictures = [image_png(image_grid(pixels[None], columns=1)) for pixels in (image, again)]
-        found.append(Tile(pictures, f"Test image {i} and its reconstruction, estimated gap {value} nats", value))
+        found.append(Tile(pictures, f"{alt} {text}", text))
     return found
 
 
-def curves(scored: Sequence[ScoredRun], noun: str) -> plots.Figure:
+def curves(scored: Sequence[TrainedRun], noun: str) -> plots.Figure:
     """The ELBO of each run by epoch, in the colour of the run."""
     lines = {one.name: {"validation": one.history.validation, "training": one.history.train} for one in scored}
     marks = {one.name: one.history.best for one in scored if one.history.best}
-    return plots.curves(lines, "epoch", f"ELBO, nats {noun}", marks)
+    return plots.curves(lines, "epoch", f"ELBO, nats per {noun}", marks)
 
 
 def inference_gap(one: ScoredRun, index: int) -> plots.Figure:
@@ -154,7 +160,7 @@ def gap_strip(one: ScoredRun, data: DataSet, display: Display) -> plots.Figure:
 def pngs(scored: Sequence[ScoredRun], data: DataSet, noun: str, seed: int) -> dict[str, bytes]:
     """The figures of runs on images as PNG files, by name."""
     display = Display.of(data.test)
-    (x,) = batches(spread_rows(data.test, columns(data.shape)))
+    (x,) = batches(spread_rows(data.test, columns(display, data.shape)))
     found = {"curves": plots.png(curves(scored, noun))}
     rows = [display(x)]
     for index, one in enumerate(scored):

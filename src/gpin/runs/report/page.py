@@ -1,44 +1,46 @@
 """`write_report`: one self-contained page that compares runs on the same data and explains each figure."""
 
+import math
 import os
 from collections.abc import Sequence
-
-import numpy as np
+from dataclasses import replace
+from pathlib import Path
 
 from gpin._core.files import as_path, write_whole
 from gpin._core.messages import Tell, to_stderr
 from gpin._core.seeding import seeded
-from gpin.report import Page, Table, plots
-from gpin.report.numbers import number
-from gpin.runs.decode import sample_rows
+from gpin.data import BENCHMARKS
+from gpin.report import Finding, Page, Table
 from gpin.runs.outputs import check_output
-from gpin.runs.report import figures
+from gpin.runs.report.columns import add_columns, add_details, add_hardest_rows
+from gpin.runs.report.commands import Command, run_name
 from gpin.runs.report.comparison import (
     Comparison,
-    caution,
+    DataNotFoundError,
     compare,
     differences,
     listed,
-    relation,
-    score_rows,
+    open_runs,
     summary,
-    units,
     verdict,
 )
-from gpin.runs.report.scored_run import ScoredRun, column_moments
-from gpin.runs.report.settings import data_settings, differing, flat_settings, surroundings
-from gpin.runs.rows import random_rows, spread_rows
+from gpin.runs.report.diagnostics import add_calibration, add_curves, add_gap, add_scores
+from gpin.runs.report.display import Display, Words, series_channels, words_for
+from gpin.runs.report.instances import add_hardest, add_reconstructions, add_samples
+from gpin.runs.report.latent import Codes, codes_of
+from gpin.runs.report.scored_run import TrainedRun, open_trained
+from gpin.runs.report.settings import data_settings, differing, flat_settings, short_names, surroundings
+from gpin.runs.report.space import add_space, add_traversals
+from gpin.runs.report.verdict import best_of, findings, glance, training
+from gpin.runs.rows import random_rows
 
-__all__ = ["compose", "write_report"]
+__all__ = ["compose", "compose_without_data", "lead", "write_report"]
 
-MOST = 5
-"""The number of instances with the largest gap that are shown."""
-COLUMNS = 10
-"""The number of columns that are shown for an instance of a table."""
-DESCRIBED = 20
-"""The number of columns whose means and standard deviations are shown."""
-DRAWS = 10_000
-"""The number of samples from which means and standard deviations are computed."""
+MISSING = (
+    "It has moved, has changed, or is on another machine. What needs it is left out: scores, reconstructions, the "
+    "map of the latent space and the hardest instances. With the new location of the data, they are shown:"
+)
+FOOT = "Made by gpin. This page is self-contained: it can be sent, printed and archived as a single file."
 
 
 def write_report(
@@ -53,6 +55,8 @@ def write_report(
 ) -> None:
     """Write the page about one or more runs, as `gpin report` does.
 
+    If the data of the runs is not found, the page is written without what needs it, and says so.
+
     Arguments:
         runs: The folders of the runs; the first is the reference for the others.
         out: The file to write.
@@ -64,7 +68,15 @@ def write_report(
     """
     out = as_path(out, "the page")
     check_output(out, "a page", tell=tell)
-    page = compose(compare(runs, samples=samples, limit=limit, seed=seed, data=data, tell=tell))
+    try:
+        page = compose(compare(runs, samples=samples, limit=limit, seed=seed, data=data, tell=tell))
+    except DataNotFoundError as error:
+        if data is not None:
+            raise
+        tell(f"{error}; the page is written without what needs it")
+        opened = open_runs(runs)
+        trained = [open_trained(name, run, tell) for name, run in zip(short_names(opened), opened, strict=True)]
+        page = compose_without_data(trained, seed)
     write_whole(out, page.html().encode())
 
 
@@ -72,50 +84,81 @@ def write_report(
 
 
 def compose(comparison: Comparison) -> Page:
-    """The page about a comparison."""
-    page = Page(
-        _title(comparison),
-        lead=lead(comparison),
-        foot="Made by gpin. This page is self-contained: it can be sent, printed and archived as a single file.",
-    )
-    _scores(page, comparison)
-    _curves(page, comparison)
-    display = _display(comparison)
-    if display is not None:
-        _pictures(page, comparison, display)
-    elif comparison.images:
-        page.section("Reconstructions and samples").text(
-            f"Images of {comparison.data.shape[0]} channels are neither grey nor coloured, so they are not shown."
-        )
+    """The page about a comparison: the verdict and the pictures first, then the details."""
+    page = Page(_title(comparison.scored, comparison.data.source.name), lead=lead(comparison), foot=FOOT)
+    codes = [codes_of(one, comparison.data, comparison.seed) for one in comparison.scored]
+    _verdict(page, comparison, codes)
+    if comparison.table:
+        marginals = add_columns(page, comparison)
+        add_space(page, comparison, codes, None)
+        add_hardest_rows(page, comparison)
+        add_details(page, comparison, marginals)
     else:
-        _rebuilt_rows(page, comparison)
-        _drawn_columns(page, comparison)
-    alone = len(comparison.scored) == 1
-    for i, one in enumerate(comparison.scored):
-        if one.gap is None:
-            continue
-        if display is None:
-            _largest_gaps(page, comparison, one)
-        else:
-            _by_gap(page, comparison, one, display, count=36 if alone else 24)
-        _finds(page, comparison, one, i, alone)
-    _calibration(page, comparison)
-    _settings(page, comparison)
+        display = _display(comparison)
+        add_reconstructions(page, comparison, display)
+        add_samples(page, comparison.scored, display, comparison.words, comparison.seed)
+        add_space(page, comparison, codes, display)
+        add_hardest(page, comparison, display)
+    add_curves(page, comparison.scored, comparison.words)
+    add_scores(page, comparison)
+    add_gap(page, comparison)
+    add_calibration(page, comparison)
+    _settings(page, comparison.scored, _about(comparison))
     return page
 
 
-def _display(comparison: Comparison) -> figures.Display | None:
-    """How images are displayed, by the range of some of them; None for data that cannot be shown as images."""
-    if not comparison.images or comparison.data.shape[0] not in (1, 3):
-        return None
-    subset = random_rows(comparison.data.test, len(comparison.scored[0].chosen), comparison.seed)
-    return figures.Display.of(subset)
+def compose_without_data(runs: Sequence[TrainedRun], seed: int = 0) -> Page:
+    """The page about runs whose data is not at hand: samples, traversals, learning curves and settings."""
+    first = runs[0].run
+    words = words_for(first.model.shape, first.scaling)
+    source = first.location if first.location in BENCHMARKS else Path(first.location).stem
+    page = Page(_title(runs, source), lead=[f"{_who(runs)} trained on {source}.", _encoders(runs, words)], foot=FOOT)
+    found = [
+        replace(finding, title=f"{one.name}: {finding.title}" if len(runs) > 1 else finding.title)
+        for one in runs
+        if (finding := training(one)) is not None
+    ]
+    again = str(Command("report", [run_name(one.run) for one in runs], {"data": "NEW-LOCATION"}))
+    page.section("In short").findings([Finding("The data of this page was not found.", MISSING, "bad", again), *found])
+    if len(first.model.shape) > 1:
+        with seeded(seed):
+            drawn = [one.vae.sample(64) for one in runs]
+        display = Display.fitting(first.model.shape, first.scaling, drawn)
+        add_samples(page, runs, display, words, seed)
+        add_traversals(page, runs, display)
+    add_curves(page, runs, words)
+    _settings(page, runs, [["shape", "×".join(map(str, first.model.shape))], ["this page", f"seed {seed}"]])
+    return page
 
 
-def _title(comparison: Comparison) -> str:
-    names = [one.name for one in comparison.scored]
+def _verdict(page: Page, comparison: Comparison, codes: Sequence[Codes]) -> None:
+    """What the numbers amount to, before anything else."""
+    scored = comparison.scored
+    section = page.section("In short")
+    if len(scored) > 1:
+        section.text(verdict(comparison) if len(scored) == 2 else summary(comparison), kind="key")
+        section.table(glance(comparison, codes))
+    if len(scored) > 2:
+        section.table(differences(comparison))
+    best = best_of(comparison)
+    if len(scored) > 1:
+        section.heading(f"The best of them: {best.name}")
+    section.findings(findings(comparison, best, codes[list(scored).index(best)]))
+
+
+def _display(comparison: Comparison) -> Display:
+    """How images and series are displayed, by the range of some of them."""
+    return Display.of(random_rows(comparison.data.test, len(comparison.scored[0].chosen), comparison.seed))
+
+
+def _title(runs: Sequence[TrainedRun], source: str) -> str:
+    names = [one.name for one in runs]
     what = " and ".join(names) if len(names) < 3 and len("".join(names)) < 40 else f"{_in_words(len(names))} runs"
-    return f"{what} on {comparison.data.source.name}"
+    return f"{what} on {source}"
+
+
+def _who(runs: Sequence[TrainedRun]) -> str:
+    return "A variational autoencoder" if len(runs) == 1 else f"{_in_words(len(runs))} variational autoencoders"
 
 
 def _in_words(count: int) -> str:
@@ -126,15 +169,11 @@ def _in_words(count: int) -> str:
 def lead(comparison: Comparison) -> list[str]:
     """The paragraphs that introduce the data and the models, on the page and in the terminal."""
     data, scored = comparison.data, comparison.scored
-    shape = "×".join(map(str, data.shape[1:] if comparison.images else data.shape))
-    channels = f" and {data.shape[0]} channels" if comparison.images and data.shape[0] > 1 else ""
-    each = f"{shape} pixels{channels}" if comparison.images else f"{shape} column{'' if data.shape[0] == 1 else 's'}"
-    who = "A variational autoencoder" if len(scored) == 1 else f"{_in_words(len(scored))} variational autoencoders"
     paragraphs = [
-        f"{who} trained on {data.source.name}: {comparison.several(len(data.train))} of {each} for training, "
-        f"{len(data.validation):,} for validation. Unless stated otherwise, the numbers below are for the "
-        f"{comparison.several(len(data.test))} of the test part, which were not used in training.",
-        _encoders(comparison),
+        f"{_who(scored)} trained on {data.source.name}: {comparison.several(len(data.train))} of {_each(comparison)} "
+        f"for training, {len(data.validation):,} for validation. Unless stated otherwise, the numbers below are for "
+        f"the {comparison.several(len(data.test))} of the test part, which were not used in training.",
+        _encoders(scored, comparison.words),
     ]
     for one in scored:
         if not one.finished:
@@ -146,10 +185,20 @@ def lead(comparison: Comparison) -> list[str]:
     return paragraphs
 
 
-def _encoders(comparison: Comparison) -> str:
+def _each(comparison: Comparison) -> str:
+    """The size of an instance, in words."""
+    shape = comparison.data.shape
+    if comparison.table:
+        return f"{shape[0]} column{'' if shape[0] == 1 else 's'}"
+    channels = series_channels(shape, comparison.data.scaling)
+    if channels:
+        return f"{channels} channel{'' if channels == 1 else 's'} of length {math.prod(shape) // channels}"
+    return "×".join(map(str, shape[1:])) + " pixels" + (f" and {shape[0]} channels" if shape[0] > 1 else "")
+
+
+def _encoders(scored: Sequence[TrainedRun], words: Words) -> str:
     """The encoders of the runs, and whether the runs differ in anything else."""
-    scored = comparison.scored
-    what = f"the encoder, the network that infers the latent code of {comparison.one}"
+    what = f"the encoder, the network that infers the latent code of {words.one}"
     named = listed([f"{one.name} ({type(one.vae.inference).title.partition(': ')[2]})" for one in scored])
     if len(scored) == 1:
         about = f"The method of {what}, is {named}."
@@ -157,270 +206,41 @@ def _encoders(comparison: Comparison) -> str:
         about = f"They differ only in {what}: {named}."
     else:
         about = f"The methods of {what}, are {named}."
-    certain = [one.name for one in scored if one.uncertainty is not None]
+    certain = [one.name for one in scored if one.vae.inference.has_uncertainty]
     return about + (f" Each posterior inferred by {listed(certain)} comes with its uncertainty." if certain else "")
-
-
-# Scores ----------------------------------------------------------------------------------------------
-
-
-def _scores(page: Page, comparison: Comparison) -> None:
-    scored = comparison.scored
-    section = page.section("How good is the model?" if len(scored) == 1 else "Which model is better?")
-    section.table(Table(["", *(one.name for one in scored)], score_rows(comparison), series=True))
-    if len(scored) == 2:
-        section.text(verdict(comparison), kind="key")
-    elif len(scored) > 2:
-        section.text(summary(comparison), kind="key")
-        section.table(differences(comparison))
-    section.text(
-        f"The log-likelihood measures how probable the model finds {comparison.one} that it has never seen. It cannot "
-        f"be computed exactly, so it is estimated from {comparison.samples} proposed codes per {comparison.noun}: "
-        f"those of the encoder, or better ones that a search for the mode finds for each {comparison.noun}. The "
-        "effective sample size is the number of proposals that matter; k̂ warns if it is too small. ± is the standard "
-        f"error of the mean over {comparison.noun}s; the Monte-Carlo error is that of the estimation itself. "
-        f"{units(comparison)}{caution(comparison)}",
-        kind="note",
-    )
-
-
-# Learning --------------------------------------------------------------------------------------------
-
-
-def _curves(page: Page, comparison: Comparison) -> None:
-    scored = comparison.scored
-    section = page.section("How it learnt" if len(scored) == 1 else "How they learnt")
-    if not any(one.history.epochs for one in scored):
-        section.text("The training history is no longer in the folder of the run.")
-        return
-    drawn = plots.svg(figures.curves(scored, comparison.one))
-    section.drawing(drawn, alt="Learning curves: the ELBO by epoch.")
-    lost = [one.name for one in scored if not one.history.epochs]
-    if lost:
-        section.text(f"The training history is no longer in the folder of {listed(lost)}.")
-    several = len({one.run.model.method for one in scored}) > 1
-    rising = [one.name for one in scored if one.finished and 0 < one.history.best == len(one.history.epochs)]
-    section.text(
-        f"The ELBO by epoch, on validation {comparison.noun}s (solid) and training {comparison.noun}s (dashed). A dot "
-        "marks the epoch whose weights were kept, the best in validation. Where the dashed curve leaves the solid one, "
-        "the model begins to overfit."
-        + (" The bounds of different methods are not comparable: compare only curves of one method." if several else "")
-        + (f" The last epoch of {listed(rising)} was the best: longer training may help." if rising else ""),
-        kind="note",
-    )
-
-
-# Images ----------------------------------------------------------------------------------------------
-
-
-def _pictures(page: Page, comparison: Comparison, display: figures.Display) -> None:
-    scored, data = comparison.scored, comparison.data
-    section = page.section("Reconstructions")
-    section.strips(figures.reconstructions(scored, data, display))
-    section.text(
-        f"Test images and their reconstructions from the {_codes(scored)} numbers of the latent code. Blur shows what "
-        "the code does not retain.",
-        kind="note",
-    )
-    section = page.section("Samples")
-    section.pictures(
-        (one.name, figures.samples(one, display, comparison.seed), f"Samples of {one.name}") for one in scored
-    )
-    section.text(
-        "New images, decoded from codes drawn at random. The more they look like the test images above, the better the "
-        "model.",
-        kind="note",
-    )
-
-
-# Tables ----------------------------------------------------------------------------------------------
-
-
-def _rebuilt_rows(page: Page, comparison: Comparison) -> None:
-    data, scored = comparison.data, comparison.scored
-    chosen = spread_rows(data.test, 3)
-    x = chosen[:]
-    with seeded(comparison.seed):
-        shown = [data.scaling.undo(x), *(data.scaling.undo(one.vae.reconstruct(x)) for one in scored)]
-    section = page.section("Reconstructions")
-    for place, *beside in zip(chosen.rows.tolist(), *shown, strict=True):
-        head = [f"Row {place}", "original", *(one.name for one in scored)]
-        section.table(Table(head, _by_column(comparison, np.stack(beside))))
-    section.text(
-        f"{_in_words(len(chosen))} test row{'' if len(chosen) == 1 else 's'} in the units of the data, each next to "
-        f"its reconstructions from the {_codes(scored)} numbers of the latent code. {_row_note(comparison)}"
-        + _left_out(comparison, COLUMNS),
-        kind="note",
-    )
-
-
-def _by_column(comparison: Comparison, values: np.ndarray) -> list[list[str]]:
-    """Instances `(n, columns)` side by side, one row for each of the first columns."""
-    named = zip(comparison.columns[:COLUMNS], values.T, comparison.moments[1], strict=False)
-    return [[name, *(number(value, spread) for value in column)] for name, column, spread in named]
-
-
-def _codes(scored: Sequence[ScoredRun]) -> str:
-    return " or ".join(map(str, sorted({one.vae.latent_dim for one in scored})))
-
-
-def _drawn_columns(page: Page, comparison: Comparison) -> None:
-    data, names = comparison.data, comparison.columns[:DESCRIBED]
-    drawn = (sample_rows(one.vae, DRAWS, noise=True, seed=comparison.seed) for one in comparison.scored)
-    found = [comparison.moments, *(column_moments(parts, data.scaling) for parts in drawn)]
-    spread = comparison.moments[1]
-    rows = [
-        [name, *(f"{number(mean[k], spread[k])} ({number(deviation[k], spread[k])})" for mean, deviation in found)]
-        for k, name in enumerate(names)
-    ]
-    section = page.section("Samples")
-    head = ["mean (deviation)", "Test rows", *(one.name for one in comparison.scored)]
-    section.table(Table(head, rows))
-    section.text(
-        f"Mean and standard deviation of {len(data.test):,} test rows, and of {DRAWS:,} rows drawn from each model, "
-        "noise included, in the units of the data. A good model comes close; dependences between columns are not shown "
-        "here." + _left_out(comparison, DESCRIBED),
-        kind="note",
-    )
-
-
-def _row_note(comparison: Comparison) -> str:
-    part = "data" if comparison.data.source.test is None else "data’s test part"
-    return f"{comparison.noun.capitalize()}s are numbered as in the {part}, from 0."
-
-
-def _left_out(comparison: Comparison, shown: int) -> str:
-    count = len(comparison.columns)
-    return f" The first {shown} of {count} columns are shown." if count > shown else ""
-
-
-# The gap ---------------------------------------------------------------------------------------------
-
-
-def _what(comparison: Comparison) -> str:
-    return (
-        f"The estimated gap says in nats how far the posterior that the encoder infers for {comparison.one} is from "
-        "the best one; it takes one gradient of the decoder."
-    )
-
-
-def _by_gap(page: Page, comparison: Comparison, one: ScoredRun, display: figures.Display, count: int) -> None:
-    """`count` test images from the smallest estimated gap to the largest."""
-    section = page.section(f"Which images {one.name} infers well")
-    section.tiles(figures.tiles(one, comparison.data, display, count))
-    section.text(
-        f"Test images from the smallest estimated gap to the largest, at evenly spaced ranks among all "
-        f"{len(comparison.data.test):,}: the image, its reconstruction by {one.name}, and its estimated gap in nats. "
-        f"{_what(comparison)} See for yourself whether the last ones look more unusual than the first.",
-        kind="note",
-    )
-
-
-def _largest_gaps(page: Page, comparison: Comparison, one: ScoredRun) -> None:
-    """The test instances with the largest estimated gap, by their numbers."""
-    assert one.gap is not None
-    noun, test = comparison.noun, comparison.data.test
-    order = one.gap.argsort(descending=True, stable=True)[:20].tolist()
-    places = test.rows[order].tolist()
-    rows = [["estimated gap, nats", *(f"{one.gap[i].item():.1f}" for i in order[:MOST])]]
-    if not comparison.images:
-        rows += _by_column(comparison, comparison.data.scaling.undo(test.__getitems__(order[:MOST])))
-    section = page.section(f"Which {noun}s {one.name} infers worst")
-    section.table(Table(["", *(f"{noun.capitalize()} {place}" for place in places[:MOST])], rows))
-    median = f"{one.gap.median().item():.1f}"
-    following = f" Next come {noun}s {', '.join(map(str, places[MOST:]))}." if places[MOST:] else ""
-    section.text(
-        f"The test {noun}s with the largest estimated gap, of {len(test):,}; the median of all is {median}.{following} "
-        f"{_what(comparison)} {_row_note(comparison)}" + ("" if comparison.images else _left_out(comparison, COLUMNS)),
-        kind="note",
-    )
-
-
-def _finds(page: Page, comparison: Comparison, one: ScoredRun, index: int, alone: bool) -> None:
-    """The estimated gap against the inference gap, for the `index`-th run."""
-    noun, count = comparison.noun, len(one.chosen)
-    section = page.section(f"Does the estimated gap{'' if alone else f' of {one.name}'} find the difficult {noun}s?")
-    section.drawing(
-        plots.svg(figures.inference_gap(one, index)),
-        alt=f"Estimated gap of {one.name} against the inference gap, a point for each of {comparison.several(count)}.",
-    )
-    section.text(relation(comparison, one), kind="key")
-    line = f"The line joins the medians of ten groups of equal size; it rises if the estimate finds difficult {noun}s. "
-    section.text(
-        f"Each point is a test {noun}. Its inference gap is the refined log-likelihood minus the ELBO of "
-        f"the encoder’s posterior: what is lost by using that posterior. {line if count >= 50 else ''}The negative "
-        "ELBO is a simple baseline, but it has an advantage, since it is part of the inference gap itself.",
-        kind="note",
-    )
-
-
-# Calibration -----------------------------------------------------------------------------------------
-
-
-def _calibration(page: Page, comparison: Comparison) -> None:
-    scored = [(i, one) for i, one in enumerate(comparison.scored) if one.coverage]
-    if not scored:
-        return
-    section = page.section("Do the intervals of the posteriors hold?")
-    section.drawing(
-        plots.svg(figures.coverage(comparison.scored)),
-        alt="The share of true codes inside central intervals against the probability of the intervals.",
-    )
-    for _, one in scored:
-        shares = [f"{100 * row.mean(0.8):.0f} % ({row.posterior})" for row in one.coverage]
-        section.text(f"The 80 % intervals of {one.name} cover {', '.join(shares)} of the true codes.", kind="key")
-    rows = [row for _, one in scored for row in one.coverage]
-    count, error = rows[0].count, max(row.stderr(0.8) for row in rows)
-    calibrated = ""
-    if any("calibrated" in row.posterior for row in rows):
-        calibrated = "“Calibrated” posteriors have their covariance multiplied by a temperature, see vae.calibrate. "
-    section.text(
-        f"The share of the true latent codes inside central intervals of the posteriors, for {count:,} instances "
-        "simulated from each model, whose true codes are known, averaged over the latent dimensions; its standard "
-        f"error is at most {100 * error:.1f} %. A curve below the diagonal belongs to a posterior whose intervals are "
-        f"too narrow. {calibrated}An encoder can be worse for simulated {comparison.noun}s than for real ones, with "
-        "which it was trained.",
-        kind="note",
-    )
-    for index, one in scored:
-        shown = min(one.vae.latent_dim, plots.MOST_DIMENSIONS)
-        section.drawing(
-            plots.svg(figures.ranks(one, index)),
-            alt=f"Histograms of the ranks of the true codes among draws of the posteriors of {one.name}.",
-        )
-        which = "each latent dimension" if shown == one.vae.latent_dim else f"the first {shown} latent dimensions"
-        section.text(
-            f"The ranks of the true codes among draws of the posteriors of {one.name}, for {which}. If a posterior is "
-            "exact, all bars of a panel end in the grey band with a probability of 95 %. A U shape means that its "
-            "intervals are too narrow.",
-            kind="note",
-        )
 
 
 # Settings --------------------------------------------------------------------------------------------
 
 
-def _settings(page: Page, comparison: Comparison) -> None:
-    scored, data = comparison.scored, comparison.data
-    settings = [{**flat_settings(one.run), **surroundings(one.run.folder)} for one in scored]
+def _about(comparison: Comparison) -> list[list[str]]:
+    """The data and the page itself, as rows of the table of settings."""
+    data = comparison.data
+    sizes = f"{len(data.train):,} for training, {len(data.validation):,} for validation, {len(data.test):,} for testing"
+    return [
+        ["data", f"{data.source.name}, {'×'.join(map(str, data.shape))}: {sizes}"],
+        ["scaling", _scaling(comparison)],
+        ["this page", f"samples {comparison.samples}, seed {comparison.seed}, refined {comparison.refined_count}"],
+    ]
+
+
+def _settings(page: Page, runs: Sequence[TrainedRun], about: list[list[str]]) -> None:
+    """What differs between the runs, and what is the same for all, beginning with `about`."""
+    settings = [{**flat_settings(one.run), **surroundings(one.run.folder)} for one in runs]
     section = page.section("Settings")
     different = differing(settings)
     if different:
         rows = [[name, *(own.get(name, "—") for own in settings)] for name in different]
-        head = ["What differs", *(one.name for one in scored)]
+        head = ["What differs", *(one.name for one in runs)]
         section.table(Table(head, rows, numeric=False, series=True))
     shared = {name: value for own in settings for name, value in own.items() if name not in different}
-    shape = "×".join(map(str, data.shape))
-    sizes = f"{len(data.train):,} for training, {len(data.validation):,} for validation, {len(data.test):,} for testing"
-    about = [
-        ["data", f"{data.source.name}, {shape}: {sizes}"],
-        ["scaling", _scaling(comparison)],
-        *([name, value] for name, value in data_settings(scored[0].run.settings.data).items() if name != "scaling"),
+    of_data = data_settings(runs[0].run.settings.data)
+    rows = [
+        *about,
+        *([name, value] for name, value in of_data.items() if name != "scaling"),
         *([_owned(name, settings), value] for name, value in shared.items()),
-        ["this page", f"samples {comparison.samples}, seed {comparison.seed}, refined {comparison.refined_count}"],
     ]
-    head = ["The same for all" if different else "Setting", "Value"]
-    section.table(Table(head, about, numeric=False))
+    section.table(Table(["The same for all" if different else "Setting", "Value"], rows, numeric=False))
 
 
 def _owned(name: str, settings: Sequence[dict[str, str]]) -> str:
@@ -434,7 +254,7 @@ def _scaling(comparison: Comparison) -> str:
     return {
         "pixels": "pixels: bytes divided by 255",
         "standardised": "standardised to mean 0 and variance 1 in the training part"
-        + ("" if comparison.images else ", separately for each column"),
+        + (f", separately for each {'column' if comparison.table else 'channel'}" if len(scaling.scale) > 1 else ""),
         "binary": "binary: 0 or 1",
         "none": "none",
     }[scaling.kind]

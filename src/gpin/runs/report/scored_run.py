@@ -28,15 +28,15 @@ from gpin.runs.rows import conditions_of, random_rows
 from gpin.training import History
 from gpin.vae import VAE
 
-__all__ = ["ScoredRun", "column_moments", "score_run"]
+__all__ = ["ScoredRun", "TrainedRun", "column_moments", "open_trained", "score_run"]
 
 SIMULATIONS = 300
 """The largest number of simulated instances that show whether the posteriors are calibrated."""
 
 
 @dataclass(frozen=True, eq=False)
-class ScoredRun:
-    """A run with its best weights and their scores on the test part.
+class TrainedRun:
+    """A run with its best weights.
 
     Attributes:
         name: A short name, unique on the page.
@@ -44,10 +44,6 @@ class ScoredRun:
         vae: The model.
         history: The history of the training; empty if it is no longer in the folder.
         finished: Whether training is finished.
-        encoder: The scores of all N test instances with the encoder's proposals, as in `gpin evaluate`.
-        chosen: The indices of the test instances that also have refined scores, `(n,)`, ascending.
-        refined: The scores of these instances with refined proposals.
-        coverage: The coverage of its posteriors for simulated instances; empty if it cannot be determined.
     """
 
     name: str
@@ -55,15 +51,28 @@ class ScoredRun:
     vae: VAE
     history: History
     finished: bool
-    encoder: Evaluation
-    chosen: Tensor
-    refined: Evaluation
-    coverage: Sequence[Coverage] = ()
 
     @property
     def parameters(self) -> int:
         """The number of parameters of the model."""
         return sum(p.numel() for p in self.vae.parameters())
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRun(TrainedRun):
+    """A run with its best weights and their scores on the test part.
+
+    Attributes:
+        encoder: The scores of all N test instances with the encoder's proposals, as in `gpin evaluate`.
+        chosen: The indices of the test instances that also have refined scores, `(n,)`, ascending.
+        refined: The scores of these instances with refined proposals.
+        coverage: The coverage of its posteriors for simulated instances; empty if it cannot be determined.
+    """
+
+    encoder: Evaluation
+    chosen: Tensor
+    refined: Evaluation
+    coverage: Sequence[Coverage] = ()
 
     def likelihood(self, proposal: str) -> LogLikelihood:
         """The log-likelihoods with one kind of proposal, "encoder" or "refined"."""
@@ -88,6 +97,12 @@ class ScoredRun:
     def columns_of(self, score: str) -> Columns | None:
         """All scores of the test instances that have this one: all of them or the chosen ones; None if none has it."""
         return next((found for found in (self.encoder.columns, self.of_chosen) if score in found), None)
+
+
+def open_trained(name: str, run: Run, tell: Tell) -> TrainedRun:
+    """A run with its best weights, on the CPU."""
+    history, finished = _history(run, tell)
+    return TrainedRun(name, run, run.load(tell).cpu(), history, finished)
 
 
 @torch.no_grad()

@@ -1,0 +1,243 @@
+"""The sections of a page that show a table: marginals, errors of columns, reconstructed rows, and the hardest rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpin._core.seeding import seeded
+from gpin.report import Page, Section, Table
+from gpin.report.charts import histogram
+from gpin.report.numbers import number, rounded
+from gpin.runs.decode import reconstruct_rows, sample_rows
+from gpin.runs.report.comparison import Comparison
+from gpin.runs.report.instances import gap_note, latent_dims, row_note
+from gpin.runs.report.scored_run import ScoredRun
+from gpin.runs.rows import batches, random_rows, spread_rows
+
+__all__ = ["add_columns", "add_details", "add_hardest_rows", "bins", "by_column", "left_out"]
+
+COLUMNS = 10
+"""The number of columns that are shown for an instance of a table."""
+DESCRIBED = 20
+"""The number of columns whose means, deviations and errors are shown."""
+DRAWN = 12
+"""The number of columns whose marginals are drawn."""
+DRAWS = 10_000
+"""The number of samples from which marginals are computed."""
+BINS, DISCRETE = 24, 12
+"""The number of bins of a histogram, and the largest number of different values that have a bin each."""
+HARDEST = 10
+"""The number of hardest rows that are listed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Marginals:
+    """The values of test rows and of samples, in the units of the data.
+
+    Attributes:
+        data: The test rows, `(n, columns)`.
+        drawn: Samples of each run, noise included, each `(DRAWS, columns)`.
+    """
+
+    data: np.ndarray
+    drawn: Sequence[np.ndarray]
+
+    def distance(self, column: int) -> float:
+        """The largest distance between the distribution functions of data and samples of a column, over all runs."""
+        data = _known(self.data[:, column])
+        return max((_kolmogorov(data, _known(values[:, column])) for values in self.drawn), default=0.0)
+
+
+def _known(values: np.ndarray) -> np.ndarray:
+    return np.sort(values[np.isfinite(values)].astype(np.float64))
+
+
+def _kolmogorov(first: np.ndarray, second: np.ndarray) -> float:
+    """The Kolmogorov–Smirnov distance of two sorted samples."""
+    if not len(first) or not len(second):
+        return 0.0
+    places = np.concatenate([first, second])
+    parts = [np.searchsorted(values, places, side="right") / len(values) for values in (first, second)]
+    return float(np.abs(parts[0] - parts[1]).max())
+
+
+def bins(data: np.ndarray, drawn: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray], tuple[str, str] | None]:
+    """The edges of the bins of a column, and the shares of the data and of each sample in them.
+
+    A column with few different values has a bin for each, whose first and last value are the texts below; otherwise
+    the bins cover all but the outer hundredth of the data, and what lies outside counts for the outer bins.
+    """
+    data = _known(data)
+    values = np.unique(data)
+    if len(values) <= DISCRETE:
+        middles = (values[1:] + values[:-1]) / 2
+        inner, texts = middles, (f"{values[0]:g}", f"{values[-1]:g}")
+        edges = np.arange(len(values) + 1.0)
+    else:
+        low, high = np.quantile(data, [0.005, 0.995])
+        edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
+        inner, texts = edges[1:-1], None
+    found = []
+    for part in (data, *map(_known, drawn)):
+        counts = np.bincount(np.searchsorted(inner, part, side="right"), minlength=len(inner) + 1)
+        found.append(counts / max(1, len(part)))
+    return edges, found, texts
+
+
+def add_columns(page: Page, comparison: Comparison) -> Marginals:
+    """The marginals of data and samples, the columns that differ most first."""
+    scored, data, names = comparison.scored, comparison.data, comparison.columns
+    drawn = [np.concatenate([data.scaling.undo(x) for x in _draws(one, comparison.seed)]) for one in scored]
+    some = random_rows(data.test, DRAWS, comparison.seed)
+    found = Marginals(np.concatenate([data.scaling.undo(x) for x in batches(some)]), drawn)
+    distance = [found.distance(k) for k in range(len(names))]
+    order = sorted(range(len(names)), key=lambda k: -distance[k])[:DRAWN]
+    section = page.section("Samples")
+    charts = []
+    for k in order:
+        edges, shares, texts = bins(found.data[:, k], [values[:, k] for values in drawn])
+        alt = f"Histogram of {names[k]}: the data, and samples of {', '.join(one.name for one in scored)}."
+        charts.append((names[k], histogram(edges, shares[0], shares[1:], texts), alt))
+    section.drawings(charts, small=True)
+    which = f"The {len(order)} of {len(names)} columns" if len(order) < len(names) else "The columns"
+    colours = "the line" if len(scored) == 1 else f"the lines, in the order of {', '.join(one.name for one in scored)},"
+    section.text(
+        f"{which} in which samples differ most from the data come first. The grey bars are {len(some):,} test "
+        f"rows, {colours} {DRAWS:,} rows drawn from the model, noise included. A good model follows the bars; "
+        "dependences between columns are not shown here.",
+        kind="note",
+    )
+    return found
+
+
+def _draws(one: ScoredRun, seed: int) -> Sequence[np.ndarray]:
+    return [x.numpy() for x in sample_rows(one.vae, DRAWS, noise=True, seed=seed)]
+
+
+def _moments(comparison: Comparison, found: Marginals) -> Table:
+    spread = comparison.moments[1]
+
+    def said(values: np.ndarray, k: int) -> str:
+        known = _known(values[:, k])
+        return f"{number(known.mean(), spread[k])} ({number(known.std(), spread[k])})" if len(known) else "—"
+
+    parts = [found.data, *found.drawn]
+    rows = [[name, *(said(values, k) for values in parts)] for k, name in enumerate(comparison.columns[:DESCRIBED])]
+    return Table(["mean (deviation)", "Test rows", *(one.name for one in comparison.scored)], rows)
+
+
+# Reconstructions -------------------------------------------------------------------------------------
+
+
+def add_details(page: Page, comparison: Comparison, found: Marginals) -> None:
+    """The moments and the errors of all columns, and a few rows beside their reconstructions."""
+    section = page.section("Column by column")
+    section.table(_moments(comparison, found))
+    section.text(
+        f"Mean and standard deviation of the test rows and of the drawn rows, in the units of the data."
+        f"{left_out(comparison, DESCRIBED)}",
+        kind="note",
+    )
+    _errors_table(section, comparison)
+    _rebuilt_rows(page, comparison)
+
+
+def _errors_table(section: Section, comparison: Comparison) -> None:
+    """The error of the reconstruction of each column, the least retained first."""
+    explained, errors = zip(*(_errors(comparison, one) for one in comparison.scored), strict=True)
+    names, spread = comparison.columns, comparison.moments[1]
+    order = np.argsort(explained[0], kind="stable")[:DESCRIBED].tolist()
+    rows = [
+        [names[k], *(f"{number(e[k], spread[k])} ({100 * r[k]:.0f} %)" for r, e in zip(explained, errors, strict=True))]
+        for k in order
+    ]
+    section.heading("Which columns the code retains")
+    section.table(Table(["error (variance explained)", *(one.name for one in comparison.scored)], rows))
+    few = f"The {len(order)} of {len(names)} columns that are retained least" if len(order) < len(names) else "Columns"
+    section.text(
+        f"{few}, the worst first: the root mean squared error of the reconstructions of test rows, in the units of the "
+        "data, and the share of the variance that they explain. A share near zero means that the latent code ignores "
+        "the column, or that it is noise.",
+        kind="note",
+    )
+
+
+def _errors(comparison: Comparison, one: ScoredRun) -> tuple[np.ndarray, np.ndarray]:
+    """The share of the variance of each column that reconstructions explain, and the root mean squared error."""
+    scaling, test = comparison.data.scaling, comparison.data.test
+    parts = [
+        (scaling.undo(x) - scaling.undo(again)) ** 2
+        for _, x, again in reconstruct_rows(one.vae, test, seed=comparison.seed)
+    ]
+    squared = np.nanmean(np.concatenate(parts), axis=0)
+    variance = np.maximum(comparison.moments[1] ** 2, 1e-300)
+    return np.maximum(1 - squared / variance, 0.0), np.sqrt(squared)
+
+
+def _rebuilt_rows(page: Page, comparison: Comparison) -> None:
+    """A few test rows beside their reconstructions."""
+    data, scored = comparison.data, comparison.scored
+    chosen = spread_rows(data.test, 3)
+    x = chosen[:]
+    with seeded(comparison.seed):
+        shown = [data.scaling.undo(x), *(data.scaling.undo(one.vae.reconstruct(x)) for one in scored)]
+    section = page.section("Reconstructions")
+    for place, *beside in zip(chosen.rows.tolist(), *shown, strict=True):
+        head = [f"Row {place}", "original", *(one.name for one in scored)]
+        section.table(Table(head, by_column(comparison, np.stack(beside))))
+    section.text(
+        f"Some test rows in the units of the data, each next to its reconstruction from the {latent_dims(scored)} "
+        f"numbers of the latent code.{row_note(comparison)}{left_out(comparison, COLUMNS)}",
+        kind="note",
+    )
+
+
+def by_column(comparison: Comparison, values: np.ndarray) -> list[list[str]]:
+    """Instances `(n, columns)` side by side, one row for each of the first columns."""
+    named = zip(comparison.columns[:COLUMNS], values.T, comparison.moments[1], strict=False)
+    return [[name, *(number(value, spread) for value in column)] for name, column, spread in named]
+
+
+def left_out(comparison: Comparison, shown: int) -> str:
+    """A sentence that says how many columns are shown, if not all."""
+    count = len(comparison.columns)
+    return f" The first {shown} of {count} columns are shown." if count > shown else ""
+
+
+# The hardest rows ------------------------------------------------------------------------------------
+
+
+def add_hardest_rows(page: Page, comparison: Comparison) -> None:
+    """The least likely test rows of every run, with the columns in which they are furthest from the model."""
+    section = page.section("The hardest rows")
+    data, names = comparison.data, comparison.columns
+    for one in comparison.scored:
+        _, spread = _errors(comparison, one)
+        values = one.likelihood("refined").values
+        lowest = values.argsort(stable=True)[:HARDEST]
+        chosen = one.chosen[lowest].tolist()
+        x = data.test.__getitems__(chosen)
+        with seeded(comparison.seed):
+            again = data.scaling.undo(one.vae.reconstruct(x))
+        original = data.scaling.undo(x)
+        off = np.nan_to_num((original - again) / np.maximum(spread, 1e-300))
+        rows = []
+        for i, place, ll in zip(range(len(chosen)), data.test.rows[chosen].tolist(), values[lowest], strict=True):
+            gap = "—" if one.gap is None else rounded(one.gap[chosen[i]].item(), 1)
+            worst = np.argsort(-np.abs(off[i]), kind="stable")[:3]
+            why = ", ".join(
+                f"{names[k]} {number(original[i, k], comparison.moments[1][k])} ({off[i, k]:+.1f})" for k in worst
+            )
+            likelihood = rounded(ll.item(), 1)
+            rows.append([f"Row\N{NO-BREAK SPACE}{place}", likelihood, gap, why.replace("-", "−")])
+        if len(comparison.scored) > 1:
+            section.heading(f"Under {one.name}")
+        head = ["", "log-likelihood", "estimated gap", "furthest from the model"]
+        section.table(Table(head, rows, numeric=False))
+    section.text(
+        "The test rows with the lowest refined log-likelihood, in nats, and the columns in which they differ most from "
+        "their reconstruction; the difference in brackets is in units of that column’s error over all test rows. "
+        f"{gap_note(comparison)}{row_note(comparison)}",
+        kind="note",
+    )

@@ -1,0 +1,89 @@
+"""The findings of a page, and the commands that it advises."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from gpin.runs.report.commands import Command
+from gpin.runs.report.latent import Codes
+from gpin.runs.report.verdict import dimensions, gap, training
+from gpin.runs.settings import run_settings
+from gpin.training import Epoch, History
+
+RUN = SimpleNamespace(
+    folder=Path("runs/digits-vae"), location="digits", start=None, settings=run_settings({"epochs": 20})
+)
+
+
+def trained(scores, best=None, finished=True, run=RUN):
+    """A run with these validation scores."""
+    epochs = [Epoch(train=0.0, validation=score - 1, seconds=1.0, score=score) for score in scores]
+    best = 1 + int(np.argmax(scores)) if best is None else best
+    return SimpleNamespace(history=History(epochs, best), finished=finished, run=run, vae=SimpleNamespace(latent_dim=4))
+
+
+@pytest.mark.parametrize(
+    ("scores", "title", "text", "command"),
+    [
+        ([1, 2, 3, 4], "Training ended before it had flattened.", "rose by 1.00 nats in the last epoch", "--epochs 8"),
+        ([1], "Training ended before it had flattened.", "The only epoch was the best: longer", "--epochs 2"),
+        ([1, 5, 4, 4.9], "Training has flattened.", "Epoch 2 of 4 was the best", None),
+        ([1, 9, 8, 7, 6, 5, 4], "The model began to overfit.", "fallen by 5.00 nats", None),
+    ],
+)
+def test_training_is_judged_by_its_last_epochs(scores, title, text, command):
+    found = training(trained(scores))
+    assert found.title == title
+    assert text in found.text
+    config = "gpin train digits --config runs/digits-vae/run.json"
+    assert found.command == (f"{config} {command}" if command else "")
+
+
+def test_training_that_is_not_finished_or_not_known():
+    found = training(trained([1, 2], finished=False))
+    assert "2 of 20 epochs" in found.text
+    assert found.command == "gpin train digits --config runs/digits-vae/run.json"
+    assert training(trained([], best=0)) is None
+    started = SimpleNamespace(**{**vars(RUN), "start": "1234"})
+    assert training(trained([1, 2], run=started)).command == ""  # needs its start, which is not known
+
+
+def test_a_collapsed_posterior_and_the_number_of_dimensions():
+    random = np.random.default_rng(0)
+    one = trained([1, 2])
+
+    def judged(scale, std):
+        return dimensions(one, Codes(np.arange(99), random.standard_normal((99, 4)) * scale, np.full((99, 4), std)))
+
+    collapsed = judged(0.01, 1.0)
+    assert collapsed.title == "The posterior has collapsed."
+    assert collapsed.command.endswith("--set kl_warmup=4")
+    assert judged(1.0, 0.1).title == "All 4 latent dimensions are active."
+    assert judged(1.0, 0.1).command.endswith("--latent-dim 8")
+    assert judged(0.2, 1.0).command == ""  # all active, but one says next to nothing
+    assert judged([1.0, 0.0, 0.0, 0.0], 0.5).title == "1 of 4 latent dimensions is active."
+
+
+def test_the_gap_says_what_closes_it():
+    comparison = SimpleNamespace(noun="image")
+
+    def judged(amortization, approximation):
+        parts = {"amortization_gap": amortization, "approximation_gap": approximation}
+        values = {name: torch.full((9,), value) for name, value in parts.items()}
+        values |= {"inference_gap": sum(values.values()), "refined_khat": torch.zeros(9)}
+        return gap(comparison, SimpleNamespace(of_chosen=values, run=RUN))
+
+    assert judged(0.02, 0.03).kind == "good"
+    assert judged(0.02, 0.3).command == ""  # a better encoder does not close it
+    found = judged(2.0, 0.3)
+    assert (found.kind, found.command) == ("bad", "gpin improve runs/digits-vae")
+    assert found.title == "The encoder loses 2.30 ± 0.00 nats per image."
+    assert "2.00 nats of it are the amortization gap" in found.text
+
+
+def test_a_command_is_quoted():
+    said = str(Command("train", ["my data.csv"], {"latent_dim": 2, "set": "a=[1, 2]", "json": None}))
+    assert said == "gpin train 'my data.csv' --latent-dim 2 --set 'a=[1, 2]' --json"
