@@ -143,7 +143,7 @@ def test_a_scaling_that_is_given_is_used_and_must_fit():
 
 @pytest.mark.parametrize("count", [1, 9])
 def test_too_few_instances_are_refused(count):
-    with pytest.raises(gpin.InputError, match=f"a set of {count} instances cannot be split: at least ten"):
+    with pytest.raises(gpin.InputError, match=f"only {count} instances?: at least ten are needed for training, val"):
         split_and_scale(source(RNG.normal(size=(count, 3))), DataConfig())
 
 

@@ -37,14 +37,13 @@ def test_one_coloured_picture_among_grey_ones_is_named(lines, tmp_path):
     folder.mkdir()
     for i in range(20):
         Image.effect_noise((8 + i % 2, 9), 50).save(folder / f"{i:02}.png")
-    Image.open(folder / "07.png").convert("RGB").save(folder / "07.png")
+    Image.merge("RGB", [Image.effect_noise((9, 9), 50) for _ in range(3)]).save(folder / "07.png")
     (folder / "no.png").write_bytes(b"nothing")
     said = lines(folder, size=[4, 5], skip_damaged=True)
     assert said["data"] == "mixed: 16 pictures for training, 2 for validation, 2 for testing"
     assert said["shape"] == "3×4×5 (channels×height×width)"
     assert said["colours"] == (
-        "1 of 20 pictures is coloured (07.png), so the 19 grey ones are read with three channels, too; "
-        "`grey` reads all in grey"
+        "1 of 20 pictures is coloured (07.png), so the 19 grey ones have three channels, too; `grey` reads all in grey"
     )
     assert said["sizes"] == "2 sizes (10 of 9×8, 10 of 9×9; height×width), resized to 4×5"
     assert said["scaling"] == "pixels: 0 to 255 become 0 to 1"
@@ -113,3 +112,34 @@ def test_many_skipped_files_are_counted(tmp_path):
     (tmp_path / "c").mkdir()
     Image.new("L", (4, 4)).save(tmp_path / "c" / "a.png")
     assert skipped_files(open_source(tmp_path / "c")) is None
+
+
+def pictures(folder, make, count=10):
+    folder.mkdir()
+    for i in range(count):
+        Image.fromarray(make()).save(folder / f"{i}.png")
+    return folder
+
+
+def test_what_is_odd_about_pictures_is_said(lines, tmp_path):
+    def noise(highest, dtype, *channels):
+        return lambda: RNG.integers(0, highest, (6, 6, *channels), dtype=dtype)
+
+    grey = pictures(tmp_path / "grey", lambda: noise(256, np.uint8, 1)().repeat(3, 2))
+    (grey / "notes.txt").touch()
+    said = lines(grey)
+    assert said["colours"] == (
+        "10 of 10 pictures are stored in colour, but all have only shades of grey; `grey` reads them with one channel"
+    )
+    assert said["ignored"] == "1 file that is not a picture (notes.txt)"
+    assert not {"depth", "transparent", "warning"} & set(said)
+    assert lines(pictures(tmp_path / "colour", noise(256, np.uint8, 3)))["colours"] == "all pictures are coloured"
+    deep = "10 of 10 pictures have 16 bits per pixel, reduced to 8"
+    assert lines(pictures(tmp_path / "deep", noise(65536, np.uint16)))["depth"] == deep
+    assert lines(pictures(tmp_path / "dark", noise(500, np.uint16)))["depth"] == (
+        f"{deep}, of which only the values 0 to 2 are used: one .npy array of all pictures keeps the others"
+    )
+    clear = lines(pictures(tmp_path / "clear", noise(256, np.uint8, 4)))["transparent"]
+    assert clear == "10 of 10 pictures can be transparent; transparent parts are read as black"
+    black = lines(pictures(tmp_path / "black", noise(1, np.uint8)))
+    assert black["warning"] == "all instances for training are the same: is this the right data?"

@@ -14,6 +14,7 @@ from gpin.cli.base import (
     Grey,
     Key,
     Size,
+    SkipDamaged,
     app,
     latent_dims,
     on_terminal,
@@ -54,6 +55,7 @@ def compare(
     key: Key = None,
     size: Size = None,
     grey: Grey = None,
+    skip_damaged: SkipDamaged = None,
     scaling: Scaling | None = None,
     executor: Literal["local", "serial", "slurm", "ray"] = "local",
     workers: int | None = None,
@@ -116,7 +118,7 @@ def compare(
 
     if report is not None:
         check_output(report, "a page", data)
-    given = {"epochs": epochs, "scaling": scaling, **source_options(columns, key, size, grey)}
+    given = {"epochs": epochs, "scaling": scaling, **source_options(columns, key, size, grey, skip_damaged)}
     options = values_by_key({name: value for name, value in given.items() if value is not None}, set_ or [])
     chosen: dict[str, Any] = {
         "methods": None if methods is None else [name.strip() for name in methods.split(",")],

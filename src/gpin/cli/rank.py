@@ -14,6 +14,7 @@ from gpin.cli.base import (
     Key,
     RunFolder,
     Size,
+    SkipDamaged,
     app,
     console,
     number,
@@ -50,6 +51,7 @@ def rank(
     key: Key = None,
     size: Size = None,
     grey: Grey = None,
+    skip_damaged: SkipDamaged = None,
     device: Device = None,
     json: Annotated[bool, Flag] = False,
 ) -> None:
@@ -100,7 +102,7 @@ def rank(
     from gpin.runs import rank_run
 
     whole_number(top, "--top", least=0)
-    options = source_options(columns, key, size, grey)
+    options = source_options(columns, key, size, grey, skip_damaged)
     with progress("ranking") as on_batch:
         found = rank_run(
             run,

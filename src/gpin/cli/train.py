@@ -223,7 +223,7 @@ class Beginning:
 
     def __call__(self, run: "Run", data: "DataSet", vae: "VAE") -> None:
         from gpin.data import Batches
-        from gpin.runs.understood import skipped_files, understood
+        from gpin.runs.understood import understood
         from gpin.training.cost import expected_seconds
 
         self.folder, training = run.folder, run.settings.training
@@ -239,9 +239,6 @@ class Beginning:
         if _has_no_header(data.source):
             where = data.source.location
             tell(f"the first row of {where} is all numbers, so it is read as data; the columns are called 1, 2, …")
-        skipped = skipped_files(data.source)
-        if skipped is not None:
-            tell(skipped)
         if self.always or on_terminal():
             seconds = expected_seconds(vae, data.train, data.validation, training)
             left = 1 - (record.get("epoch", 1) - 1) / training.epochs

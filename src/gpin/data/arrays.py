@@ -62,7 +62,8 @@ def npz_conditions(path: Path, given: Sequence[str]) -> dict[str, np.ndarray]:
 def instances(array: np.ndarray, path: Path) -> np.ndarray:
     """An array with one instance per row: a table `(n, columns)`, or images `(n, channels, height, width)`.
 
-    Images may also have the shape `(n, height, width)`, or their channels last. The result is a view: nothing is read.
+    Images may also have the shape `(n, height, width)`, or their channels last; series are `(n, channels, length)`, see
+    `channel_axis`. The result is a view: nothing is read.
     """
     if array.dtype.kind not in "biuf":
         raise InputError(f"{path} must hold numbers, but holds an array of dtype {array.dtype}")
@@ -73,8 +74,8 @@ def instances(array: np.ndarray, path: Path) -> np.ndarray:
     if array.ndim not in (2, 4) or (array.ndim == 4 and array.shape[1] not in (1, 3)):
         shape = np.moveaxis(array, 1, -1).shape if array.ndim == 4 else array.shape
         raise InputError(
-            f"{path} holds an array of shape {shape}: give (n, columns) for a table, or for images (n, height, width) "
-            "or (n, channels, height, width) with 1 or 3 channels"
+            f"{path} holds an array of shape {shape}: give (n, columns) for a table, (n, height, width) or (n, "
+            "channels, height, width) with 1 or 3 channels for images, or (n, channels, length) for series"
         )
     if array.size == 0:
         raise InputError(f"{path} is empty: its array has shape {array.shape}")

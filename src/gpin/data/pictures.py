@@ -32,13 +32,31 @@ class FolderSurvey:
 
     Attributes:
         sizes: The sizes of its pictures, `(height, width)`, with the number of pictures of each, most frequent first.
-        coloured: The names of its coloured pictures; the others are grey.
+        coloured: The names of the pictures that are stored in colour; the others are grey.
+        colours: Whether any of them, as read, has colours and not only shades of grey.
+        deep: The number of pictures with 16 bits per pixel, which are reduced to 8.
+        transparent: The number of pictures with transparency, which are placed on black.
+        ignored: The names of its other files.
         skipped: The names of the files that cannot be read, with the reason.
     """
 
     sizes: tuple[tuple[tuple[int, int], int], ...]
     coloured: tuple[str, ...]
-    skipped: tuple[tuple[str, str], ...] = ()
+    colours: bool
+    deep: int
+    transparent: int
+    ignored: tuple[str, ...]
+    skipped: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What the header of a picture says; `size` is its height and width in its EXIF orientation."""
+
+    size: tuple[int, int]
+    grey: bool
+    deep: bool
+    transparent: bool
 
 
 def read_pictures(
@@ -51,28 +69,38 @@ def read_pictures(
     is resized (bicubic, antialiased) and cropped at the centre; without it, all must have the same size. A file that
     cannot be read as one picture raises InputError or, with `skip_damaged`, is left out.
     """
-    files = _files(folder)
+    files, ignored = _files(folder)
     if not files:
         raise InputError(f"{folder} holds no pictures: expected files that end in {', '.join(PICTURES)}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about metadata, which is not used
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         seen, skipped = _surveyed(folder, files, skip_damaged)
-        coloured = [path for path, (_, is_grey) in seen.items() if not is_grey]
+        coloured = [path for path, header in seen.items() if not header.grey]
         channels = 1 if grey or not coloured else 3
-        sizes = Counter(found for found, _ in seen.values()).most_common()
+        sizes = Counter(header.size for header in seen.values()).most_common()
         size = _one_size(folder, sizes) if size is None else size
         images = room_for((len(seen), channels, *size), np.uint8, str(folder))
+        colours = False
         for row, path in enumerate(seen):
-            images[row] = _readable(path, lambda path: _pixels(path, channels, size))
-    names = _names(folder, seen)
-    return images, names, FolderSurvey(tuple(sizes), _names(folder, coloured), skipped)
+            images[row] = pixels = _readable(path, lambda path: _pixels(path, channels, size))
+            colours = colours or bool((pixels != pixels[:1]).any())
+    survey = FolderSurvey(
+        sizes=tuple(sizes),
+        coloured=_names(folder, coloured),
+        colours=colours,
+        deep=sum(header.deep for header in seen.values()),
+        transparent=sum(header.transparent for header in seen.values()),
+        ignored=_names(folder, ignored),
+        skipped=skipped,
+    )
+    return images, _names(folder, seen), survey
 
 
 def _surveyed(
     folder: Path, files: list[Path], skip_damaged: bool
-) -> tuple[dict[Path, tuple[tuple[int, int], bool]], tuple[tuple[str, str], ...]]:
-    """The size of each picture and whether it is grey, and the names of skipped files with the reason."""
+) -> tuple[dict[Path, _Header], tuple[tuple[str, str], ...]]:
+    """The headers of all pictures, and the names of skipped files with the reason."""
     if not skip_damaged:
         return {path: _readable(path, _measure) for path in files}, ()
     seen, skipped = {}, []
@@ -104,24 +132,26 @@ def _name(path: Path) -> str:
     return os.fsencode(path.as_posix()).decode("utf-8", "replace")
 
 
-def _files(folder: Path) -> list[Path]:
-    """The sorted paths of the pictures in a folder and its subfolders; links to folders are not followed."""
-    found = []
+def _files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The sorted paths of the pictures in a folder and its subfolders, and those of the other files.
+
+    Links to folders are not followed, and hidden files are left out.
+    """
+    found: list[Path] = []
 
     def complain(error: OSError) -> None:
         raise InputError(f"{error.filename} cannot be read: {error.strerror}") from None
 
     for where, folders, names in os.walk(folder, onerror=complain):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(where, name) for name in names if name.lower().endswith(PICTURES) and name[0] != "."]
-    return sorted(found, key=lambda path: path.relative_to(folder).parts)
+        found += [Path(where, name) for name in names if not name.startswith(".")]
+    found.sort(key=lambda path: path.relative_to(folder).parts)
+    pictures = [path for path in found if path.name.lower().endswith(PICTURES)]
+    return pictures, [path for path in found if not path.name.lower().endswith(PICTURES)]
 
 
-def _measure(path: Path, whole: bool = False) -> tuple[tuple[int, int], bool]:
-    """The height and width of a picture in its EXIF orientation, and whether it is grey.
-
-    They are read from the header; with `whole`, the pixels are read as well, which fails if they are damaged.
-    """
+def _measure(path: Path, whole: bool = False) -> _Header:
+    """The header of a picture; with `whole`, its pixels are read as well, which fails if they are damaged."""
     with reading(path, "a picture"), _opened(path) as image:
         frames = getattr(image, "n_frames", 1)
         if frames > 1 and image.format != "MPO":  # MPO is a camera's JPEG with previews
@@ -133,7 +163,8 @@ def _measure(path: Path, whole: bool = False) -> tuple[tuple[int, int], bool]:
         if whole:
             image.load()
         turned = image.getexif().get(0x0112) in TURNED
-        return (image.width, image.height) if turned else (image.height, image.width), image.mode in GREY
+        size = (image.width, image.height) if turned else (image.height, image.width)
+        return _Header(size, image.mode in GREY, image.mode.startswith("I"), _is_transparent(image))
 
 
 def _opened(path: Path) -> Image.Image:
@@ -159,7 +190,7 @@ def _pixels(path: Path, channels: int, size: tuple[int, int]) -> np.ndarray:
     """One picture, `(channels, height, width)`."""
     with reading(path, "a picture"), _opened(path) as opened:
         image = _eight_bits(ImageOps.exif_transpose(opened))
-        if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        if _is_transparent(image):
             image = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, "black"), image)
         image = image.convert("L" if channels == 1 else "RGB")
@@ -167,6 +198,10 @@ def _pixels(path: Path, channels: int, size: tuple[int, int]) -> np.ndarray:
         image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
         pixels = np.asarray(image)
         return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    return image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

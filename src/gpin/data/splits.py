@@ -28,7 +28,10 @@ def split_rows(count: int, has_test: bool, seed: int = 0) -> SplitRows:
     """
     tenth = count // 10
     if tenth < 1:
-        raise InputError(f"a set of {count} instances cannot be split: at least ten are needed")
+        raise InputError(
+            f"there {'is only 1 instance' if count == 1 else f'are only {count} instances'}: at least ten are needed "
+            "for training, validation and testing"
+        )
     order = np.random.default_rng(seed).permutation(count)
     validation, rest = np.sort(order[:tenth]), order[tenth:]
     if has_test:

@@ -32,6 +32,7 @@ from gpin.report.tables import show
 from gpin.runs import RunSettings, open_run, run_settings
 from gpin.runs.outputs import check_output, write_array
 from gpin.runs.rows import BATCH
+from gpin.runs.understood import skipped_files
 from gpin.training import TrainingConfig
 
 __all__ = ["METHODS_COMPARED", "ModelComparison", "compare"]
@@ -171,6 +172,9 @@ class ModelComparison:
         """
         where = Execution.checked(executor, workers, threads, address=address, slurm=slurm)
         where.check_methods(self.methods)
+        skipped = skipped_files(self.source)
+        if skipped is not None:
+            tell(skipped)
         jobs = [cell.job for cell in self.cells]
         if self.store.missing(jobs):
             self.store.root.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from gpin.report.numbers import without_nan
 from gpin.runs.folder import Run, as_run
 from gpin.runs.outputs import Columns, check_output, pairs_picture, write_array, write_table
 from gpin.runs.reference import REFERENCE, Part, Reference, Scorer, joined
-from gpin.runs.rows import OnBatch, map_batches, open_data
+from gpin.runs.rows import OnBatch, map_batches, open_data, source_options
 
 __all__ = ["Ranking", "rank_run"]
 
@@ -84,6 +84,7 @@ def rank_run(
     key: str | None = None,
     size: Sequence[int] | None = None,
     grey: bool | None = None,
+    skip_damaged: bool | None = None,
     device: str | None = None,
     on_batch: OnBatch | None = None,
     tell: Tell = to_stderr,
@@ -113,6 +114,7 @@ def rank_run(
         key: The array in an .npz archive.
         size: The height and width to resize the images of a folder to.
         grey: Whether to read the images of a folder in grey, with one channel.
+        skip_damaged: Whether to leave out files of a folder that cannot be read as one picture.
         device: The device, such as "cpu" or "cuda"; by default a GPU if there is one.
         on_batch: Called after each batch, first of the reference and then of the instances to rank, with the number of
             instances done and their total.
@@ -125,11 +127,12 @@ def rank_run(
     run, score = as_run(run), anomaly_score(by)
     check_seed(seed)
     places = [str(other), run.location, None if data is None else str(data)]
-    table = None if out is None else _file(out, "a ranking", overwrite, *places)
-    maps = None if contributions is None else _maps_file(contributions, run, overwrite, *places)
+    table = None if out is None else _file(out, "a ranking", overwrite, *places, tell=tell)
+    maps = None if contributions is None else _maps_file(contributions, run, overwrite, *places, tell=tell)
     vae = run.load(tell).to(device_named(device))
     scorer = Scorer.of(run, vae, samples=samples, proposal=proposal, gap=gap)
-    rows = open_data(run, other, columns=columns, key=key, size=size, grey=grey)
+    options = source_options(columns=columns, key=key, size=size, grey=grey, skip_damaged=skip_damaged)
+    rows = open_data(run, other, **options, tell=tell)
     found = Reference.measured(
         run, scorer, score, against=against, limit=reference, data=data, seed=seed, on_batch=on_batch
     )
@@ -183,23 +186,23 @@ def _scored(
     return map_batches(columns_of, rows, seed=seed, on_batch=on_batch)
 
 
-def _file(path: str | os.PathLike[str], what: str, overwrite: bool, *data: str | None) -> Path:
+def _file(path: str | os.PathLike[str], what: str, overwrite: bool, *data: str | None, tell: Tell) -> Path:
     """A file that can be written, and that does not exist unless it may be replaced."""
     file = as_path(path, "the file to write")
-    check_output(file, what, *data)
+    check_output(file, what, *data, tell=tell)
     if file.exists() and not overwrite:
         raise InputError(f"{file} exists already: choose another name, or replace it with `overwrite`")
     return file
 
 
-def _maps_file(path: str | os.PathLike[str], run: Run, overwrite: bool, *data: str | None) -> Path:
+def _maps_file(path: str | os.PathLike[str], run: Run, overwrite: bool, *data: str | None, tell: Tell) -> Path:
     """The file for the contributions of pixels."""
     shape = run.model.shape
     if len(shape) != 3:
         raise InputError(
             "`contributions` are those of the pixels of pictures: those of columns are in the table itself"
         )
-    file = _file(path, "images", overwrite, *data)
+    file = _file(path, "images", overwrite, *data, tell=tell)
     if file.suffix.lower() == ".png" and shape[0] not in (1, 3):
         raise InputError(f"pictures of {shape[0]} channels cannot be shown in {file}: write a .npy file instead")
     return file

@@ -17,6 +17,7 @@ from gpin.runs.folder import FORMAT, VERSION, Run, environment, open_run
 from gpin.runs.going_on import go_on
 from gpin.runs.rows import BATCH
 from gpin.runs.settings import RunSettings, run_settings
+from gpin.runs.understood import skipped_files
 from gpin.training import History, Logger, OnEpoch, fit
 from gpin.training.calibration import calibrate_with
 from gpin.training.loggers import as_loggers
@@ -68,6 +69,9 @@ def train(
     as_loggers(out, log, "tensorboard" if tensorboard else None)  # a missing package is named before a file is written
     processes = Processes(None if device is None else device_named(device))
     source = open_source(data, settings.data.source)
+    skipped = skipped_files(source)
+    if skipped is not None and processes.first:
+        tell(skipped)
     parts = split_and_scale(source, settings.data)
     settings = settings.model_copy(update={"training": settings.training.resolved(len(parts.train))})
     first = None if start is None else _started_from(as_path(start, "the start"), tell)

@@ -14,6 +14,8 @@ Lines = list[tuple[str, str]]
 
 MOST = 4
 """The largest number of columns, channels or sizes that are listed."""
+ALIKE = 100
+"""The number of instances that are compared with each other."""
 SKIPPED = 10
 """The largest number of skipped files that are listed."""
 
@@ -30,6 +32,7 @@ def understood(run: Run, data: DataSet, vae: VAE, seconds: float | None = None, 
     """
     return [
         ("data", _counts(data)),
+        *_alike(data),
         *_shape(data),
         *_given(data),
         ("scaling", _scaling(data)),
@@ -58,6 +61,15 @@ def _counts(data: DataSet) -> str:
     return f"{data.source.name}: {parts}testing"
 
 
+def _alike(data: DataSet) -> Lines:
+    """A warning if there is nothing to learn."""
+    x = data.train[:ALIKE]
+    if len(x) == 1 or not bool((x == x[:1]).all()):
+        return []
+    which = "all" if len(x) == len(data.train) else f"the first {ALIKE:,}"
+    return [("warning", f"{which} instances for training are the same: is this the right data?")]
+
+
 def _is_series(data: DataSet) -> bool:
     return data.scaling.axis in (1, 2)
 
@@ -77,6 +89,9 @@ def _shape(data: DataSet) -> Lines:
     lines = [("shape", f"{shape} (channels×height×width)")]
     if source.survey is not None:
         lines += [("colours", _colours(source)), ("sizes", _sizes(source))]
+        lines += [("depth", _depth(source))] if source.survey.deep else []
+        lines += [("transparent", _transparent(source))] if source.survey.transparent else []
+        lines += [("ignored", _ignored(source.survey.ignored))] if source.survey.ignored else []
     return lines
 
 
@@ -101,15 +116,16 @@ def _colours(source: Source) -> str:
     grey = count - len(coloured)
     if not coloured:
         return "all pictures are grey"
+    are = "is" if len(coloured) == 1 else "are"
+    some = f"{len(coloured):,} of {count:,} pictures {are}"
     if source.values.shape[1] == 1:
-        return f"{len(coloured):,} of {count:,} pictures are coloured and are read in grey"
+        return f"{some} coloured and {are} read in grey"
+    if not source.survey.colours:
+        return f"{some} stored in colour, but all have only shades of grey; `grey` reads them with one channel"
     if not grey:
         return "all pictures are coloured"
-    first = f"{len(coloured):,} of {count:,} pictures " + ("is" if len(coloured) == 1 else "are")
-    return (
-        f"{first} coloured ({_listed(coloured, 2)}), so the {grey:,} grey ones are read with three channels, too; "
-        "`grey` reads all in grey"
-    )
+    named = _listed(coloured, 2)
+    return f"{some} coloured ({named}), so the {grey:,} grey ones have three channels, too; `grey` reads all in grey"
 
 
 def _sizes(source: Source) -> str:
@@ -121,6 +137,27 @@ def _sizes(source: Source) -> str:
     kept = sizes[0][0] == (height, width)
     found = f"all pictures have {sizes[0][0][0]}×{sizes[0][0][1]} pixels (height×width)"
     return found if kept else f"{found} and are resized to {height}×{width}"
+
+
+def _depth(source: Source) -> str:
+    """What is lost of pictures with 16 bits."""
+    assert source.survey is not None
+    said = f"{source.survey.deep:,} of {len(source.values):,} pictures have 16 bits per pixel, reduced to 8"
+    highest = int(source.values.max())
+    if highest >= 128:
+        return said
+    return f"{said}, of which only the values 0 to {highest} are used: one .npy array of all pictures keeps the others"
+
+
+def _transparent(source: Source) -> str:
+    assert source.survey is not None
+    count, every = source.survey.transparent, len(source.values)
+    return f"{count:,} of {every:,} pictures can be transparent; transparent parts are read as black"
+
+
+def _ignored(names: tuple[str, ...]) -> str:
+    what = "1 file that is not a picture" if len(names) == 1 else f"{len(names):,} files that are not pictures"
+    return f"{what} ({_listed(names, 3)})"
 
 
 def _scaling(data: DataSet) -> str:
