@@ -14,6 +14,7 @@ from PIL import Image
 from gpin._core.seeding import seeded
 from gpin.runs import open_run, rank_run
 from gpin.runs.rows import batch_seed
+from gpin.vae import VAE
 
 FEW = ["--samples", 20]
 
@@ -121,6 +122,25 @@ def test_every_kind_of_file_holds_the_same_ranking(gpin, runs, odd, tmp_path):
     assert csv["row"].tolist() == parquet["row"].tolist() == [row["row"] for row in record["ranking"]]
     assert csv["reason"].tolist() == parquet["reason"].tolist()
     np.testing.assert_allclose(csv["gap"], [row["gap"] for row in record["ranking"]])
+
+
+def test_to_rank_by_the_gap_it_is_measured_by_refinement(runs, files, monkeypatch):
+    measured, asked = VAE.gap, []
+
+    def gap(self, x, how, **options):
+        asked.append(how)
+        return measured(self, x, how, **options)
+
+    monkeypatch.setattr(VAE, "gap", gap)
+    for options, how in (
+        ({"by": "gap"}, "refined"),
+        ({"by": "gap", "gap": "estimated"}, "estimated"),
+        ({}, "estimated"),
+    ):
+        asked.clear()
+        found = rank_run(runs["table"], files / "table.csv", samples=2, reference=8, **options).columns
+        assert set(asked) == {how}
+        assert (np.diff(found["gap"]) <= 0).all() == ("by" in options)
 
 
 def test_the_reference_is_chosen_by_its_size(runs, files, monkeypatch):

@@ -42,7 +42,7 @@ def rank(
     reference: int = 1000,
     samples: int = 100,
     proposal: Literal["encoder", "refined"] = "encoder",
-    gap: Literal["predicted", "estimated", "refined", "none"] = "estimated",
+    gap: Literal["predicted", "estimated", "refined", "none"] | None = None,
     contributions: Path | None = None,
     overwrite: Annotated[bool, Flag] = False,
     moved: Annotated[str | None, Parameter(name="--data")] = None,
@@ -85,7 +85,8 @@ def rank(
         The distribution to sample from: the encoder's posterior, or a Gaussian refined for each instance (slow).
     gap
         How the gap is determined: predicted from the encoder alone; estimated, with one decoder gradient; measured by
-        refinement, which is slow; or not at all.
+        refinement, which is slow; or not at all. By default it is refined with --by gap, because the others are
+        calibrated for ordinary instances, and estimated otherwise.
     contributions
         For pictures: a file for the contributions of single pixels, .npy for all instances, or .png for a picture of
         the 16 most unusual ones, each above a map in which bright pixels are unusual.

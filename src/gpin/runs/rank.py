@@ -74,7 +74,7 @@ def rank_run(
     reference: int = REFERENCE,
     samples: int = 100,
     proposal: Literal["encoder", "refined"] = "encoder",
-    gap: str = "estimated",
+    gap: str | None = None,
     out: str | os.PathLike[str] | None = None,
     contributions: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
@@ -102,7 +102,8 @@ def rank_run(
         reference: The maximum number of these instances, chosen at random.
         samples: K, the number of importance samples for each log-likelihood.
         proposal: The distribution to sample from: the encoder's posterior, or a Gaussian refined for each instance.
-        gap: How the gap is determined, see `VAE.gap`; "none" leaves it out.
+        gap: How the gap is determined, see `VAE.gap`; "none" leaves it out. By default "refined" to rank by the gap,
+            because the others are calibrated for ordinary instances, and "estimated" otherwise.
         out: A file to write all columns to, .csv, .parquet or .json.
         contributions: For pictures, a file for the contributions of single pixels: .npy for those of all instances,
             `(n, *shape)` in the order of the rows; .png for a picture of the 16 most unusual instances, each above a
@@ -125,6 +126,7 @@ def rank_run(
         found.columns["row"][:10], found.columns["reason"][:10]
     """
     run, score = as_run(run), anomaly_score(by)
+    gap = gap or ("refined" if score.name == "gap" else "estimated")
     check_seed(seed)
     places = [str(other), run.location, None if data is None else str(data)]
     table = None if out is None else _file(out, "a ranking", overwrite, *places, tell=tell)
