@@ -201,8 +201,8 @@ def test_held_out_and_shuffled_rows_keep_their_conditions():
     from gpin.training.settings import TrainingConfig
 
     for data in (x, x.numpy(), torch.utils.data.TensorDataset(x, x)):
-        parts = as_batches(vae, data, None, TrainingConfig(batch_size=7), y)
-        for batches in parts:
+        training, validation, _ = as_batches(vae, data, None, TrainingConfig(batch_size=7), y)
+        for batches in (training, validation):
             for rows, numbers in batches:
                 values, c = parted(rows, (3,))
                 assert torch.equal(values[:, 0], batches.original(numbers).float())
