@@ -157,7 +157,8 @@ def build(
             `(batch, latent_dim + C)`, z with the C numbers of the condition beside it, see `gpin.conditions`.
         missing: Whether NaN in x may stand for a value that was not observed. The model then learns from the observed
             values alone, and its encoder takes zeros in place of the missing ones and, unless it is your own, a mask.
-        start: A trained VAE for a warm start, see :meth:`VAE.start_from`; not all methods support it.
+        start: A trained VAE for a warm start, see :meth:`VAE.start_from`: one of the same method and options, or one of
+            method `vae`, from which `gp`, `natural` and `rme` can start, too.
         seed: The seed of the initial weights; torch's global random state is left unchanged.
         device: The device of the model, such as "cuda"; by default torch's default device.
         dtype: The precision of the weights, torch.float32 or torch.float64; by default torch's default dtype. Networks

@@ -203,8 +203,29 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
         """Hook that is called before training with one batch of x and the number of training instances."""
 
     def start_from(self, other: "InferenceModel[Any]") -> None:
-        """Initialise this model from another trained one, for instance from its `gaussian_encoder`."""
-        raise InputError(f"method {self.name!r} cannot start from a trained {other.name!r}")
+        """Initialise this model from another trained one: by default one of the same method, whose weights are copied.
+
+        A method that builds on the encoder of a plain VAE can also take the `gaussian_encoder` of the other model.
+        """
+        if type(other) is not type(self):
+            raise InputError(f"method {self.name!r} cannot start from a trained {other.name!r}")
+        if other.options != self.options:
+            raise InputError(
+                f"cannot start from a model of method {self.name!r} with other options: give both the same options"
+            )
+        self.copy_weights(other)
+
+    @torch.no_grad()
+    def copy_weights(self, other: "InferenceModel[Any]") -> None:
+        """Copy all weights of a model with the same networks; others raise InputError."""
+        if other.latent_dim != self.latent_dim:
+            raise InputError(
+                f"cannot start a model with latent_dim={self.latent_dim} from one with latent_dim={other.latent_dim}"
+            )
+        try:
+            self.load_state_dict(other.state_dict())
+        except RuntimeError:
+            raise InputError("cannot start from a VAE with another data shape or architecture") from None
 
     @property
     def gaussian_encoder(self) -> "GaussianEncoder | None":

@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from gpin._core.errors import InputError
 from gpin.distributions import LOG_STD_RANGE, DiagonalNormal
 from gpin.generative import Generative
 from gpin.inference.base import InferenceModel, MethodConfig
@@ -58,17 +57,9 @@ class GaussianEncoder(InferenceModel[GaussianConfig]):
         """The model itself."""
         return self
 
-    @torch.no_grad()
     def start_from(self, other: InferenceModel[Any]) -> None:
         """Copy the weights of a trained VAE's encoder of the same architecture."""
-        encoder = other.gaussian_encoder
-        if encoder is None:
-            return super().start_from(other)
-        if other.latent_dim != self.latent_dim:
-            raise InputError(
-                f"cannot start a model with latent_dim={self.latent_dim} from one with latent_dim={other.latent_dim}"
-            )
-        try:
-            self.load_state_dict(encoder.state_dict())
-        except RuntimeError:
-            raise InputError("cannot start from a VAE with another data shape or architecture") from None
+        if other.gaussian_encoder is None:
+            super().start_from(other)
+        else:
+            self.copy_weights(other.gaussian_encoder)

@@ -183,5 +183,8 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def start_from(self, other: InferenceModel[Any]) -> None:
-        """Copy the encoder of a trained VAE; the covariance stays nearly diagonal."""
+        """Copy the encoder of a trained VAE, where the covariance stays nearly diagonal; or copy all weights."""
+        if other.gaussian_encoder is None:
+            super().start_from(other)
+            return
         self.base.start_from(other)

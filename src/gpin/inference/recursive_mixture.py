@@ -96,9 +96,10 @@ class RecursiveMixtureEncoder(InferenceModel[RecursiveMixtureConfig]):
                 parameter.add_(noise * torch.randn_like(parameter))
 
     def start_from(self, other: InferenceModel[Any]) -> None:
-        """Copy the first component from a trained VAE; training then begins with the second."""
+        """Copy the first component from a trained VAE, and begin with the second; or copy a whole mixture."""
         if other.gaussian_encoder is None:
             super().start_from(other)
+            return
         self._encoders()[0].start_from(other)
         self.started.fill_(True)
         self.active.fill_(1)

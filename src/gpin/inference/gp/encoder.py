@@ -231,9 +231,10 @@ class GPEncoder(InferenceModel[GPConfig]):
 
     @torch.no_grad()
     def start_from(self, other: InferenceModel[Any]) -> None:
-        """Copy b and c from a trained VAE; the feature towers start as copies of its trunk."""
+        """Copy b and c from a trained VAE, whose trunk is copied to the feature towers; or copy all weights of a GP."""
         if other.gaussian_encoder is None:
             super().start_from(other)
+            return
         self.base.start_from(other)
         for tower in self.towers:
             tower.load_state_dict(self.base.trunk.state_dict())
