@@ -211,3 +211,24 @@ def test_data_without_the_conditions_is_refused(gpin, runs, folder, tmp_path):
     assert said.one_line
     assert "does not come with the condition 'y' of the model" in said.err
     assert "give one value for all instances with --given y=VALUE" in said.err
+
+
+def test_instances_are_ranked_given_their_own_labels_or_another(gpin, folder, runs, tmp_path):
+    gaps = {}
+    for name, options in (("own", []), ("other", ["--given", "species=cat"])):
+        file = tmp_path / f"{name}.csv"
+        said = gpin("rank", runs["table.csv"], folder / "table.csv", *options, "--samples", 5, "--top", 0, "-o", file)
+        assert said.code == 0, said.err
+        table = read(file)
+        assert {"contribution_a", "contribution_b", "code_contribution"} <= set(table)
+        gaps[name] = table["gap"][np.argsort(table["row"])]  # without noise
+    same = np.isclose(gaps["own"], gaps["other"], rtol=1e-6)
+    assert same.tolist() == [SPECIES[i % 3] == "cat" for i in range(90)]
+
+
+def test_pictures_of_a_conditional_run_are_ranked_with_maps(gpin, folder, runs, tmp_path):
+    maps = tmp_path / "maps.png"
+    command = ["rank", runs["labelled.npz"], folder / "labelled.npz", "--by", "complexity", "--samples", 5]
+    said = gpin(*command, "--contributions", maps)
+    assert (said.code, said.err) == (0, "")
+    assert maps.stat().st_size > 100

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from gpin.cli.base import (
     Columns,
     Device,
+    Fixed,
     Flag,
     Grey,
     Key,
@@ -17,6 +18,7 @@ from gpin.cli.base import (
     SkipDamaged,
     app,
     console,
+    fixed_conditions,
     number,
     print_json,
     progress,
@@ -52,6 +54,7 @@ def rank(
     size: Size = None,
     grey: Grey = None,
     skip_damaged: SkipDamaged = None,
+    given: Fixed = None,
     device: Device = None,
     json: Annotated[bool, Flag] = False,
 ) -> None:
@@ -103,7 +106,7 @@ def rank(
     from gpin.runs import rank_run
 
     whole_number(top, "--top", least=0)
-    options = source_options(columns, key, size, grey, skip_damaged)
+    options = source_options(columns, key, size, grey, skip_damaged) | {"given": fixed_conditions(given)}
     with progress("ranking") as on_batch:
         found = rank_run(
             run,

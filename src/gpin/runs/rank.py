@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -85,6 +85,7 @@ def rank_run(
     size: Sequence[int] | None = None,
     grey: bool | None = None,
     skip_damaged: bool | None = None,
+    given: Mapping[str, Any] | None = None,
     device: str | None = None,
     on_batch: OnBatch | None = None,
     tell: Tell = to_stderr,
@@ -116,6 +117,8 @@ def rank_run(
         size: The height and width to resize the images of a folder to.
         grey: Whether to read the images of a folder in grey, with one channel.
         skip_damaged: Whether to leave out files of a folder that cannot be read as one picture.
+        given: Values of the conditions of a conditional model that are the same for all instances, by name; the others
+            are read with the data, as in the run.
         device: The device, such as "cpu" or "cuda"; by default a GPU if there is one.
         on_batch: Called after each batch, first of the reference and then of the instances to rank, with the number of
             instances done and their total.
@@ -134,7 +137,7 @@ def rank_run(
     vae = run.load(tell).to(device_named(device))
     scorer = Scorer.of(run, vae, samples=samples, proposal=proposal, gap=gap)
     options = source_options(columns=columns, key=key, size=size, grey=grey, skip_damaged=skip_damaged)
-    rows = open_data(run, other, **options, tell=tell)
+    rows = open_data(run, other, **options, given=given, tell=tell)
     found = Reference.measured(
         run, scorer, score, against=against, limit=reference, data=data, seed=seed, on_batch=on_batch
     )

@@ -198,6 +198,7 @@ def joined(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]
 
 def _bytes(x: Tensor, scaling: Scaling) -> np.ndarray:
     """Pictures in model units as bytes."""
+    x = x.nan_to_num(nan=0.0)  # a pixel that is missing
     if scaling.kind == "pixels":
         return scaling.undo(x)
     low, high = (-DEVIATIONS, DEVIATIONS) if scaling.kind == "standardised" else (0.0, 1.0)
