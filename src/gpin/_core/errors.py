@@ -5,6 +5,7 @@ __all__ = [
     "FetchError",
     "InputError",
     "MissingPackageError",
+    "OtherDataError",
     "StopTraining",
     "TrainingError",
     "VersionError",
@@ -29,6 +30,10 @@ class FetchError(InputError):
 
 class MissingPackageError(InputError, ImportError):
     """A package of an optional extra is not installed; the message names the extra."""
+
+
+class OtherDataError(InputError):
+    """The data is not that on which a run was trained."""
 
 
 class VersionError(InputError):

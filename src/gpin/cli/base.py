@@ -4,6 +4,7 @@ import json as jsonlib
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ from gpin._core.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from gpin.report.tables import ResultTable
 
 app = App(
     name="gpin",
@@ -160,6 +163,53 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
+def staged_progress(lines: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on stderr if it is a terminal, for work in several stages.
+
+    It yields a callback for the name of the present stage, the number of its parts done and their total.
+
+    Arguments:
+        lines: Whether to print a line when a stage begins, and one per minute, if stderr is not a terminal.
+    """
+    if not on_terminal():
+        yield _stage_lines() if lines else lambda what, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        known: list[str] = []
+
+        def update(what: str, done: int, total: int) -> None:
+            if known != [what]:
+                known[:] = [what]
+                bar.reset(task, description=what)
+            bar.update(task, completed=done, total=total)
+
+        yield update
+
+
+MINUTE = 60.0
+"""Seconds between two lines about the same stage."""
+
+
+def _stage_lines() -> Callable[[str, int, int], None]:
+    """A callback that prints a line for every stage, and one per minute in a long one."""
+    last: dict[str, float] = {}
+
+    def update(what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if what not in last or now - last[what] >= MINUTE:
+            amount = f": {done:,} of {total:,}" if what in last else ""
+            print(f"gpin: {what}{amount}", file=sys.stderr, flush=True)
+            last[what] = now
+
+    return update
+
+
+@contextmanager
 def runs_progress(count: int, lines: bool = False) -> Iterator[Callable[[Mapping[str, str]], None] | None]:
     """A progress bar on stderr if it is a terminal: the number of finished trainings, and the running ones.
 
@@ -263,6 +313,17 @@ def show_pairs(pairs: Sequence[tuple[str, str]], file: TextIO | None = None) -> 
         print(name + " " * (width - cell_len(name) + 2) + value, file=file)
 
 
+def show_tables(tables: "list[ResultTable]") -> None:
+    """Print tables, at full width if the output is not a terminal."""
+    from gpin.report.tables import show
+
+    screen = console()
+    if not screen.is_terminal:
+        screen.width = 10_000
+    for one in tables:
+        show(one, screen)
+
+
 def show_sentences(text: str) -> None:
     """Print sentences on stdout, with lines that fit the terminal; nothing if the text is empty."""
     if text:
@@ -277,13 +338,15 @@ CHAINS = 32
 """The number of annealed chains that is advised, of which k̂ can be computed."""
 
 
-def closer_estimate(folder: Path, proposal: str, samples: int, temperatures: int | None = None, **others: Any) -> str:
+def closer_estimate(
+    what: Path | Sequence[Any], proposal: str, samples: int, temperatures: int | None = None, **others: Any
+) -> str:
     """The command whose log-likelihood comes closer to log p(x) than one with these options.
 
     Refined proposals gain most, then more samples, then annealed chains.
 
     Arguments:
-        folder: The folder of the run.
+        what: The folder of the run, or of several runs and new data.
         proposal: "encoder", "refined" or "annealed".
         samples: The number of importance samples, or of annealed chains.
         temperatures: The number of temperatures of annealed chains.
@@ -307,8 +370,10 @@ def closer_estimate(folder: Path, proposal: str, samples: int, temperatures: int
     else:
         chains = max(CHAINS, samples)
         chosen = {"estimator": "annealed", "temperatures": COLDER * temperatures, "chains": chains}
-    given = (f"--{name} {quoted(value)}" for name, value in {**chosen, **others}.items() if value is not None)
-    return " ".join(["gpin evaluate", quoted(folder), *given])
+    options = {**chosen, **others}.items()
+    given = (f"--{name}" if value is True else f"--{name} {quoted(value)}" for name, value in options if value)
+    words = [what] if isinstance(what, Path) else what
+    return " ".join(["gpin evaluate", *map(quoted, words), *given])
 
 
 def number(value: float | None, digits: int = 2) -> str:

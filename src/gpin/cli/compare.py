@@ -22,10 +22,11 @@ from gpin.cli.base import (
     quoted,
     runs_progress,
     show_sentences,
+    show_tables,
     source_options,
     tell,
 )
-from gpin.cli.experiment import show_tables, slurm_options
+from gpin.cli.experiment import slurm_options
 from gpin.cli.train import Scaling
 
 if TYPE_CHECKING:

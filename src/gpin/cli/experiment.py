@@ -13,18 +13,17 @@ from gpin.cli.base import (
     Flag,
     Out,
     app,
-    console,
     latent_dims,
     on_terminal,
     print_json,
     quoted,
     runs_progress,
+    show_tables,
     tell,
 )
 
 if TYPE_CHECKING:
     from gpin.experiments import Study
-    from gpin.report.tables import ResultTable
 
 experiment = App(
     name="experiment",
@@ -325,17 +324,6 @@ def slurm_options(pairs: list[str]) -> dict[str, Any]:
             raise InputError(f"--slurm takes key=value, such as slurm_partition=gpu, got {pair!r}")
         options[key] = json_or_text(text)
     return options
-
-
-def show_tables(tables: "list[ResultTable]") -> None:
-    """Print tables, at full width if the output is not a terminal."""
-    from gpin.report.tables import show
-
-    screen = console()
-    if not screen.is_terminal:
-        screen.width = 10_000
-    for one in tables:
-        show(one, screen)
 
 
 def _show_cost(study: "Study", workers: int | None, threads: int, json: bool) -> None:

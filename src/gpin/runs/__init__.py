@@ -5,8 +5,9 @@ from gpin.runs.decode import reconstruct_to_file, sample_to_file
 from gpin.runs.encode import encode_to_file
 from gpin.runs.evaluate import Evaluation, evaluate_run
 from gpin.runs.export import export_run
-from gpin.runs.folder import Run, open_run
+from gpin.runs.folder import Run, open_run, open_runs
 from gpin.runs.improve import ImprovedRun, improve_run
+from gpin.runs.paired import ScoredRuns, evaluate_runs
 from gpin.runs.rank import Ranking, rank_run
 from gpin.runs.settings import ModelSettings, RunSettings, read_settings, run_settings
 from gpin.runs.share import Shared, share_run
@@ -20,13 +21,16 @@ __all__ = [
     "Run",
     "RunCoverage",
     "RunSettings",
+    "ScoredRuns",
     "Shared",
     "coverage_run",
     "encode_to_file",
     "evaluate_run",
+    "evaluate_runs",
     "export_run",
     "improve_run",
     "open_run",
+    "open_runs",
     "rank_run",
     "read_settings",
     "reconstruct_to_file",

@@ -1,11 +1,12 @@
 """How well a run's model explains data: log-likelihood with its diagnostics, bits per dimension, and the ELBO."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,7 +33,7 @@ from gpin.evaluation.scores import (
 from gpin.inference import ELBO
 from gpin.report.numbers import without_nan
 from gpin.runs.folder import Run, as_run
-from gpin.runs.rows import OnBatch, conditions_of, numbered_batches, random_rows
+from gpin.runs.rows import OnBatch, conditions_of, numbered_batches, open_data, random_rows
 from gpin.runs.truth import GapSplit, split_gaps
 from gpin.vae import VAE
 
@@ -55,6 +56,7 @@ class Evaluation:
             `gpin.evaluation.scores.SCORES`.
         sandwich: Bounds of log p(x) from both sides on simulated instances, if they were asked for.
         gaps: The split of the inference gap, if it was asked for.
+        rows: The numbers of the instances in the data, `(n,)`.
     """
 
     log_likelihood: LogLikelihood
@@ -62,6 +64,7 @@ class Evaluation:
     columns: Columns
     sandwich: Sandwich | None = None
     gaps: GapSplit | None = None
+    rows: np.ndarray | None = None
 
     @property
     def bits_per_dim(self) -> float:
@@ -183,7 +186,9 @@ def evaluate(
             )
             columns.append(measurement.columns())
     terms = [torch.cat([getattr(part, name) for part in bounds]) for name in ("reconstruction", "kl", "weight_kl")]
-    return Evaluation(LogLikelihood.join(likelihoods), ELBO(*terms), with_derived(join_columns(columns)))
+    return Evaluation(
+        LogLikelihood.join(likelihoods), ELBO(*terms), with_derived(join_columns(columns)), rows=rows.rows
+    )
 
 
 class _Noise:
@@ -221,13 +226,15 @@ def evaluate_run(
     gaps: bool = False,
     data: str | os.PathLike[str] | None = None,
     part: Literal["train", "validation", "test"] = "test",
+    new: str | os.PathLike[str] | None = None,
+    source: Mapping[str, Any] | None = None,
     limit: int | None = None,
     seed: int = 0,
     device: str | None = None,
     on_batch: OnBatch | None = None,
     tell: Tell = to_stderr,
 ) -> Evaluation:
-    """Score a run on its own data, as `gpin evaluate` does.
+    """Score a run on its own data or on new data, as `gpin evaluate` does.
 
     Arguments:
         run: The run, or its folder.
@@ -249,6 +256,8 @@ def evaluate_run(
             or 100 instances each.
         data: The new location of the run's data, if it has moved.
         part: The part of the data to score.
+        new: New data to score as a whole, instead of the run's own: a data set's name or a path.
+        source: How new data is read, if not as in the run: `columns`, `key`, `size`, … of `open_data`.
         limit: Score at most this many instances, chosen at random; None scores all.
         seed: The seed of all noise and of the random choice of instances.
         device: The device, such as "cpu" or "cuda"; by default a GPU if there is one.
@@ -270,10 +279,14 @@ def evaluate_run(
         raise InputError("`gaps` cannot be combined with `tolerance`: give `steps`, the same number for all instances")
     if sandwich is not None:
         whole_number(sandwich, "sandwich")
+    _check_new(new, {"data": data, "part": None if part == "test" else part, "gaps": gaps or None}, source)
     run = as_run(run)
     vae = run.load(tell).to(device_named(device))
-    parts = run.data(data)
-    rows = random_rows(getattr(parts, part), limit, check_seed(seed))
+    if new is not None and run.location in (str(new), os.path.abspath(os.path.expanduser(new))):
+        tell(f"{new} is the data of {run.folder}: most of it was used in training, so that the scores are too good")
+    parts = run.data(data) if new is None else None
+    every = getattr(parts, part) if new is None else open_data(run, new, **(source or {}), tell=tell)
+    rows = random_rows(every, limit, check_seed(seed))
     found = evaluate(
         vae,
         rows,
@@ -296,7 +309,16 @@ def evaluate_run(
             y = conditions_of(vae, rows, sandwich)
             bounds = vae.sandwich(sandwich, y=y, samples=count, steps=compared, **annealing)
             found = replace(found, sandwich=bounds)
-    if gaps:
+    if gaps and parts is not None:
         split = split_gaps(vae, parts, part=part, limit=limit, seed=seed, steps=own, samples=count, **annealing)
         found = replace(found, gaps=split)
     return found
+
+
+def _check_new(new: object, own: Mapping[str, Any], source: Mapping[str, Any] | None) -> None:
+    """Raise InputError for options of the run's own data together with new data, or of new data without any."""
+    given = next((name for name, value in own.items() if value is not None), None)
+    if new is not None and given is not None:
+        raise InputError(f"`{given}` applies to the data of the run and not to new data: leave one of them out")
+    if new is None and source:
+        raise InputError(f"`{next(iter(source))}` says how new data is read: give new data, or leave it out")

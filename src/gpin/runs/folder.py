@@ -15,14 +15,14 @@ No file contains executable code. Damaged files are detected, and recovered from
 import math
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gpin._core.errors import InputError
+from gpin._core.errors import InputError, OtherDataError
 from gpin._core.extras import installed_version
 from gpin._core.files import as_path, checksum, read_record, write_record
 from gpin._core.messages import Tell, to_stderr
@@ -34,7 +34,7 @@ from gpin.training import History
 from gpin.training.checkpoints import Checkpoint, Checkpoints
 from gpin.vae import VAE
 
-__all__ = ["Run", "as_run", "environment", "open_run", "versions"]
+__all__ = ["Run", "as_run", "environment", "open_run", "open_runs", "versions"]
 
 FORMAT, VERSION = "gpin-run", 1
 
@@ -107,7 +107,7 @@ class Run:
             moved = "" if self.location in BENCHMARKS else "; if it has moved, give its new location as `data`"
             raise InputError(f"the data of {self.folder} cannot be read: {error}{moved}") from None
         if source.fingerprint() != self.fingerprint:
-            raise InputError(
+            raise OtherDataError(
                 f"{source.location} is not the data that {self.folder} was trained on, or has changed since: "
                 "its fingerprint differs"
             )
@@ -157,6 +157,18 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
         raise InputError(f"{folder} {what}; gpin train creates one and prints its path")
     record = read_record(path, FORMAT, VERSION, "a gpin run")
     return run_from(folder, record)
+
+
+def open_runs(folders: Sequence[str | os.PathLike[str]]) -> list[Run]:
+    """Open the runs in the folders, at least one and none of them twice."""
+    paths = [as_path(folder, "the run") for folder in folders]
+    if not paths:
+        raise InputError("at least one run is needed: give its folder")
+    places = [path.resolve() for path in paths]
+    for i, place in enumerate(places):
+        if place in places[:i]:
+            raise InputError(f"{paths[i]} is given twice: name each run once")
+    return [open_run(path) for path in paths]
 
 
 def as_run(run: Run | str | os.PathLike[str]) -> Run:

@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 
 from gpin._core.errors import InputError
-from gpin._core.files import as_path
 from gpin._core.inputs import check_seed, whole_number
 from gpin._core.messages import Tell, to_stderr
 from gpin._core.seeding import seeded
@@ -19,7 +18,8 @@ from gpin.evaluation.scores import mean_and_error, share_above
 from gpin.evaluation.timing import Timing, inference_times
 from gpin.report import Table, numbers
 from gpin.report.numbers import Correlation, duration, plus_minus
-from gpin.runs.folder import Run, open_run
+from gpin.runs.folder import Run
+from gpin.runs.folder import open_runs as open_each
 from gpin.runs.report.display import Words, words_for
 from gpin.runs.report.scored_run import ScoredRun, column_moments, score_run
 from gpin.runs.report.settings import refuse_other_data, short_names
@@ -157,14 +157,7 @@ class DataNotFoundError(InputError):
 
 def open_runs(places: Sequence[str | os.PathLike[str]]) -> list[Run]:
     """Open runs on the same data by their folders, at least one and none of them twice."""
-    folders = [as_path(place, "the run") for place in places]
-    if not folders:
-        raise InputError("a report needs at least one run: give its folder")
-    resolved = [folder.resolve() for folder in folders]
-    for i, place in enumerate(resolved):
-        if place in resolved[:i]:
-            raise InputError(f"{folders[i]} is given twice: name each run once")
-    runs = [open_run(folder) for folder in folders]
+    runs = open_each(places)
     refuse_other_data(runs)
     return runs
 
