@@ -163,3 +163,15 @@ def test_what_cannot_be_a_value_is_refused(assignments, words):
     with pytest.raises(InputError) as caught:
         run_settings(assignments=assignments)
     assert words in str(caught.value)
+
+
+def test_steps_are_those_of_a_method_that_has_them_and_otherwise_those_of_training():
+    natural = run_settings({"method": "natural"}, assignments=["steps=2"])
+    assert (natural.model.options, natural.training.steps) == ({"steps": 2}, None)
+    both = run_settings({"method": "natural", "training.steps": 500}, assignments=["steps=2"])
+    assert (both.model.options, both.training.steps) == ({"steps": 2}, 500)
+    plain = run_settings({"method": "vae"}, assignments=["steps=300"])
+    assert (plain.model.options, plain.training.steps) == ({}, 300)
+    assert run_settings({"method": "natural", "epochs": 3}, assignments=["steps=2"]).training.epochs == 3
+    with pytest.raises(InputError, match="two ways to say how long to train"):
+        run_settings({"method": "natural", "epochs": 3, "training.steps": 500})

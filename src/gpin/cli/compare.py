@@ -47,6 +47,7 @@ def compare(
     new_splits: Annotated[bool, Flag] = False,
     baseline: str | None = None,
     epochs: int | None = None,
+    steps: int | None = None,
     set_: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     samples: int | None = None,
     limit: int | None = None,
@@ -87,6 +88,8 @@ def compare(
         compared with the best one.
     epochs
         The number of passes through the training data. [default: as in `gpin train`]
+    steps
+        The largest number of training steps, instead of a number of epochs.
     set_
         Another option as key=value for all models, as in `gpin train`; may be repeated. An option of one method has the
         name of the method before it, such as natural.steps=2.
@@ -119,7 +122,12 @@ def compare(
 
     if report is not None:
         check_output(report, "a page", data)
-    given = {"epochs": epochs, "scaling": scaling, **source_options(columns, key, size, grey, skip_damaged)}
+    given = {
+        "epochs": epochs,
+        "training.steps": steps,
+        "scaling": scaling,
+        **source_options(columns, key, size, grey, skip_damaged),
+    }
     options = values_by_key({name: value for name, value in given.items() if value is not None}, set_ or [])
     chosen: dict[str, Any] = {
         "methods": None if methods is None else [name.strip() for name in methods.split(",")],

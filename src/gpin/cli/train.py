@@ -134,7 +134,7 @@ def train(
         "method": method,
         "latent_dim": latent_dim,
         "epochs": epochs,
-        "steps": steps,
+        "training.steps": steps,
         "seed": seed,
         "scaling": scaling,
         "given": None if given is None else column_list(given),

@@ -33,7 +33,6 @@ from gpin.runs import RunSettings, open_run, run_settings
 from gpin.runs.outputs import check_output, write_array
 from gpin.runs.rows import BATCH
 from gpin.runs.understood import skipped_files
-from gpin.training import TrainingConfig
 
 __all__ = ["METHODS_COMPARED", "ModelComparison", "compare"]
 
@@ -409,7 +408,7 @@ def _check_shared(key: str, methods: Sequence[str]) -> None:
     """Raise InputError for an option that only some of the methods have."""
     having = [name for name in methods if key in METHODS[name].Options.model_fields]
     lacking = [name for name in methods if name not in having]
-    if having and lacking and key not in TrainingConfig.model_fields:
+    if having and lacking:
         raise InputError(
             f"{key!r} is an option of {', '.join(having)} but not of {', '.join(lacking)}: write {having[0]}.{key} to "
             "set it for one method"

@@ -102,7 +102,8 @@ def run_settings(
     see `gpin.training.TrainingConfig.resolved`.
 
     A key is an option of training, of the data or of the method; `method`, `latent_dim`; `likelihood`,
-    `likelihood.variance`, `architecture`, `architecture.width`; `split_seed`, the seed of the split.
+    `likelihood.variance`, `architecture`, `architecture.width`; `split_seed`, the seed of the split. `steps` is the
+    option of the method if it has one, such as natural; `training.steps` is always the number of training steps.
 
     Arguments:
         options: Values by key.
@@ -121,10 +122,11 @@ def run_settings(
             _put(content, ("model", key), pairs.pop(key))
     method = method_named(content.get("model", {}).get("method", "gp"))
     places = _places(list(method.Options.model_fields) + (["preset"] if method.Options.presets else []))
-    if pairs.get("epochs") is not None and pairs.get("steps") is not None:
+    budgets = {places[key][-1] for key, value in pairs.items() if value is not None and places.get(key) in BUDGETS}
+    if len(budgets) > 1:
         raise InputError("`epochs` and `steps` are two ways to say how long to train: give only one of them")
-    for budget, other in (("steps", "epochs"), ("epochs", "steps")):
-        if pairs.get(budget) is not None and other not in pairs:
+    for _, other in BUDGETS:
+        if budgets and other not in budgets:
             content.get("training", {}).pop(other, None)
     for key, value in pairs.items():
         if key not in places:
@@ -205,10 +207,17 @@ def _kind_of(key: str, value: Any) -> tuple[str, Any]:
     return (f"{key}.kind" if named else key), value
 
 
+BUDGETS = (("training", "epochs"), ("training", "steps"))
+"""The places of the two options that say how long to train."""
+
+
 def _places(options: list[str]) -> dict[str, tuple[str, ...]]:
-    """The path of each key within the settings."""
+    """The path of each key within the settings.
+
+    `steps` is an option of training, except for methods that have an option of this name; `training.steps` is always
+    that of training.
+    """
     return {
-        **{name: ("model", "options", name) for name in options},
         **{
             f"{part}.{name}": ("model", part, name)
             for part, registry in (("likelihood", LIKELIHOODS), ("architecture", ARCHITECTURES))
@@ -219,6 +228,8 @@ def _places(options: list[str]) -> dict[str, tuple[str, ...]]:
         **{name: ("data", name) for name in ("scaling", "limit", "validation_limit")},
         "split_seed": ("data", "seed"),
         **{name: ("training", name) for name in TrainingConfig.model_fields},
+        "training.steps": ("training", "steps"),
+        **{name: ("model", "options", name) for name in options},
     }
 
 
