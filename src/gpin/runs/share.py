@@ -106,6 +106,7 @@ def model_card(
     if run.columns is not None:
         named = ", ".join(run.columns[:NAMED])
         rows += [("columns", named if len(run.columns) <= NAMED else f"{named} and {len(run.columns) - NAMED} more")]
+    given = "" if model.condition is None else ", y=y"
     if model.condition is not None:
         rows += [("conditional on", str(model.condition))]
     rows += [
@@ -141,8 +142,8 @@ import gpin
 
 run = gpin.open_run("{name}")
 vae = run.load()
-q = vae.encode(run.scaling.apply(values))  # values in the units of the data, ({input_shape})
-again = run.scaling.undo(vae.decode(q.mean))
+q = vae.encode(run.scaling.apply(values){given})  # values in the units of the data, ({input_shape})
+again = run.scaling.undo(vae.decode(q.mean{given}))
 ```
 
 The commands of gpin take this folder as a run: `gpin encode {name} DATA -o codes.parquet`,
