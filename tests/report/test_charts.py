@@ -50,3 +50,18 @@ def test_a_histogram_shows_data_as_bars_and_models_as_lines():
     assert ">0<" in svg
     assert ">2<" in svg
     assert ">&lt;no&gt;<" in charts.histogram([0, 1, 2], [0.5, 0.5], [], ("<no>", "yes"))
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 9])
+def test_rank_histograms_have_a_panel_a_posterior_and_dimension(dimensions):
+    counts = np.arange(4 * dimensions).reshape(4, dimensions)
+    svg = charts.rank_histograms({"encoder": counts, "<refined>": 2 * counts}, (3, 9))
+    shown = min(dimensions, charts.MOST_DIMENSIONS)
+    assert svg.count('class="band"') == 2 * shown
+    assert re.findall(">(z\\d)<", svg) == [f"z{k + 1}" for k in range(shown)]
+    assert "&lt;refined&gt;" in svg
+    bars = re.findall(r'<rect x="[\d.]+" y="[\d.]+" width="[\d.]+" height="([\d.]+)"', svg)
+    for row, most in enumerate([max(1.15 * counts[:, :shown].max(), 12.6), max(2.3 * counts[:, :shown].max(), 12.6)]):
+        tall = [float(bar) for bar in bars[4 * shown * row : 4 * shown * (row + 1)]]
+        expected = (1 + row) * counts[:, :shown].T.flatten() / most * 62
+        assert tall == pytest.approx(expected.tolist(), abs=0.06)

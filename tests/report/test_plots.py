@@ -66,20 +66,6 @@ def test_coverage_curves_have_a_line_a_posterior_and_the_diagonal():
     assert encoder.get_linestyle() != refined.get_linestyle()
 
 
-@pytest.mark.parametrize("dimensions", [1, 2, 9])
-def test_rank_histograms_have_a_panel_a_posterior_and_dimension(dimensions):
-    counts = np.arange(4 * dimensions).reshape(4, dimensions)
-    figure = plots.rank_histograms({"encoder": counts, "refined": counts}, (3, 9))
-    shown = min(dimensions, plots.MOST_DIMENSIONS)
-    assert len(figure.axes) == 2 * shown
-    for k, axes in enumerate(figure.axes[:shown]):
-        band, *bars = axes.patches
-        assert [bar.get_height() for bar in bars] == counts[:, k].tolist()
-        assert (band.get_y(), band.get_height()) == (3, 6)
-        assert axes.get_title() == f"z{k + 1}"
-    assert figure.axes[shown].get_ylabel() == "refined"
-
-
 def test_a_strip_is_ordered_and_says_the_values():
     values = np.array([0.3, 0.1, 0.2, 0.4])
     images = np.zeros((4, 1, 8, 8))

@@ -226,7 +226,7 @@ def report(
     data: str | None = None,
     json: Annotated[bool, Flag] = False,
 ) -> None:
-    """Write one page that explains and compares runs: scores, curves, reconstructions, uncertainty.
+    """Write one page that explains and compares runs: what the numbers amount to, pictures, latent space, scores.
 
     Parameters
     ----------

@@ -14,7 +14,10 @@ from gpin.report.style import SCALE
 
 Range = tuple[float, float]
 
-__all__ = ["bars", "histogram", "point_map", "shades"]
+__all__ = ["bars", "histogram", "point_map", "rank_histograms", "shades"]
+
+MOST_DIMENSIONS = 6
+"""The number of latent dimensions whose ranks are shown."""
 
 
 def shades(values: Any) -> list[int]:
@@ -118,6 +121,41 @@ def histogram(edges: Any, data: Any, models: Sequence[Any], names: tuple[str, st
         f'<text x="4" y="{height - 4}" class="tick">{escape(first)}</text>'
         f'<text x="{width - 4}" y="{height - 4}" text-anchor="end" class="tick">{escape(last)}</text>'
     )
+    return "".join([*parts, "</svg>"])
+
+
+def rank_histograms(histograms: Mapping[str, Any], band: Range, *, index: int = 0) -> str:
+    """Histograms of the ranks of the true codes, with the band in which a calibrated posterior's bars end.
+
+    Arguments:
+        histograms: The counts `(bins, d)` by posterior, one row of panels for each posterior.
+        band: The smallest and the largest count of a calibrated posterior.
+        index: The index of the method whose colour to use.
+    """
+    tables = {name: np.asarray(counts, dtype=float) for name, counts in histograms.items()}
+    shown = min(MOST_DIMENSIONS, *(counts.shape[1] for counts in tables.values()))
+    wide, tall, gap, left, top = 78, 62, 12, 16, 22
+    step = tall + 34
+    parts = [_svg(max(left + shown * (wide + gap), 560), top + step * len(tables) - 10)]
+    for row, (posterior, counts) in enumerate(tables.items()):
+        base = top + row * step + tall + 16
+        parts.append(f'<text x="{left}" y="{base - tall - 5}" class="tick">{escape(posterior)}</text>')
+        most = max(1.15 * counts[:, :shown].max(), 1.4 * band[1], 1e-12)
+        for k in range(shown):
+            x, each = left + k * (wide + gap), wide / len(counts)
+            low, high = (base - edge / most * tall for edge in band)
+            parts.append(
+                f'<rect class="band" x="{x}" y="{high:.1f}" width="{wide}" height="{low - high:.1f}" '
+                'fill="var(--rule)"/>'
+            )
+            for i, high in enumerate(counts[:, k] / most * tall):
+                parts.append(
+                    f'<rect x="{x + (i + 0.05) * each:.1f}" y="{base - high:.1f}" width="{0.9 * each:.1f}" '
+                    f'height="{high:.1f}" fill="var(--series-{index % 8 + 1})"/>'
+                )
+            parts.append(f'<line x1="{x}" y1="{base}" x2="{x + wide}" y2="{base}" stroke="var(--muted)"/>')
+            if row == 0:
+                parts.append(f'<text x="{x + wide / 2}" y="12" text-anchor="middle" class="tick">z{k + 1}</text>')
     return "".join([*parts, "</svg>"])
 
 

@@ -36,7 +36,6 @@ __all__ = [
     "ordered_strip",
     "png",
     "posterior_panels",
-    "rank_histograms",
     "scatter",
     "stacked_bars",
     "standalone_svg",
@@ -45,9 +44,6 @@ __all__ = [
 
 Array = np.ndarray
 Curve = Sequence[float]
-
-MOST_DIMENSIONS = 6
-"""The number of latent dimensions whose ranks are shown."""
 
 _STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -220,36 +216,6 @@ def coverage_curves(lines: Mapping[str, Mapping[str, Curve]], levels: Curve) -> 
         axes.set_ylabel("share of codes inside")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), handlelength=3)
         figure.draw_without_rendering()
-    return figure
-
-
-def rank_histograms(histograms: Mapping[str, Any], band: tuple[float, float], *, index: int = 0) -> Figure:
-    """Histograms of the ranks of the true codes, with the band in which a calibrated posterior's bars end.
-
-    Arguments:
-        histograms: The counts `(bins, d)` by posterior, one row of panels for each posterior.
-        band: The smallest and the largest count of a calibrated posterior.
-        index: The index of the method whose colour to use, see `series`.
-    """
-    shown = min(MOST_DIMENSIONS, *(np.asarray(counts).shape[1] for counts in histograms.values()))
-    with _style():
-        figure = _figure(0.9 + 1.05 * shown, 0.4 + 1.1 * len(histograms))
-        grid = figure.add_gridspec(len(histograms), shown)
-        for row, (posterior, counts) in enumerate(histograms.items()):
-            counts = np.asarray(counts, dtype=float)
-            places = (np.arange(len(counts)) + 0.5) / len(counts)
-            for k in range(shown):
-                axes = figure.add_subplot(grid[row, k])
-                axes.grid(visible=False)
-                axes.axhspan(*band, color=LIGHT["rule"], linewidth=0)
-                axes.bar(places, counts[:, k], 0.9 / len(counts), color=series(index))
-                axes.set(xlim=(0, 1), xticks=[], ylim=(0, max(1.15 * counts[:, :shown].max(), 1.4 * band[1])))
-                axes.tick_params(labelsize=8, labelleft=k == 0)
-                axes.locator_params(axis="y", nbins=3)
-                if k == 0:
-                    axes.set_ylabel(textwrap.fill(posterior, 14), fontsize=9.5)
-                if row == 0:
-                    axes.set_title(f"z{k + 1}", fontsize=9.5, color=LIGHT["muted"], pad=4)
     return figure
 
 

@@ -18,6 +18,9 @@ RUN = SimpleNamespace(
 )
 
 
+EARLY = "Training ended before it had flattened."
+
+
 def trained(scores, best=None, finished=True, run=RUN):
     """A run with these validation scores."""
     epochs = [Epoch(train=0.0, validation=score - 1, seconds=1.0, score=score) for score in scores]
@@ -28,8 +31,11 @@ def trained(scores, best=None, finished=True, run=RUN):
 @pytest.mark.parametrize(
     ("scores", "title", "text", "command"),
     [
-        ([1, 2, 3, 4], "Training ended before it had flattened.", "rose by 1.00 nats in the last epoch", "--epochs 8"),
-        ([1], "Training ended before it had flattened.", "The only epoch was the best: longer", "--epochs 2"),
+        ([1, 2, 3, 4], EARLY, "Epoch 4 of 4 was the best, and the validation score rose by 1.00 nats", "--epochs 8"),
+        ([1], EARLY, "The only epoch was the best: longer", "--epochs 2"),
+        ([*range(19), 17], EARLY, "Epoch 19 of 20 was the best, and the validation score rose by 3.00", "--epochs 40"),
+        ([*range(18), 16], "Training has flattened.", "Epoch 18 of 19", None),  # of 20: patience ended it
+        ([0, *[100] * 17, 100.5, 100], "Training has flattened.", "Epoch 19 of 20", None),
         ([1, 5, 4, 4.9], "Training has flattened.", "Epoch 2 of 4 was the best", None),
         ([1, 9, 8, 7, 6, 5, 4], "The model began to overfit.", "fallen by 5.00 nats", None),
     ],

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpin.report import Page, Table, plots
+from gpin.report import Page, Table, charts, plots
 from gpin.runs.report import figures
 from gpin.runs.report.comparison import Comparison, caution, listed, relation, score_rows, units
 from gpin.runs.report.display import Words
@@ -117,9 +117,9 @@ def add_calibration(page: Page, comparison: Comparison) -> None:
         kind="note",
     )
     for index, one in scored:
-        shown = min(one.vae.latent_dim, plots.MOST_DIMENSIONS)
+        shown = min(one.vae.latent_dim, charts.MOST_DIMENSIONS)
         section.drawing(
-            plots.svg(figures.ranks(one, index)),
+            figures.ranks(one, index),
             alt=f"Histograms of the ranks of the true codes among draws of the posteriors of {one.name}.",
         )
         which = "each latent dimension" if shown == one.vae.latent_dim else f"the first {shown} latent dimensions"

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpin._core.seeding import seeded
 from gpin.data import DataSet
-from gpin.report import Tile, plots
+from gpin.report import Tile, charts, plots
 from gpin.report.images import image_grid, image_png, pairs
 from gpin.runs.report.display import PANEL, SIDE, Display, words_for
 from gpin.runs.report.scored_run import ScoredRun, TrainedRun
@@ -133,10 +133,10 @@ def coverage(scored: Sequence[ScoredRun]) -> plots.Figure:
     )
 
 
-def ranks(one: ScoredRun, index: int) -> plots.Figure:
-    """The histograms of the ranks of a run's posteriors, in the colour of the run."""
+def ranks(one: ScoredRun, index: int) -> str:
+    """The histograms of the ranks of a run's posteriors, in the colour of the run, as an `<svg>` element."""
     histograms = {row.posterior: row.histogram() for row in one.coverage}
-    return plots.rank_histograms(histograms, one.coverage[0].band(), index=index)
+    return charts.rank_histograms(histograms, one.coverage[0].band(), index=index)
 
 
 def gap_strip(one: ScoredRun, data: DataSet, display: Display) -> plots.Figure:

@@ -18,6 +18,8 @@ __all__ = ["best_of", "dimensions", "findings", "gap", "glance", "training"]
 
 SMALL, LARGE = 0.1, 0.5
 """The inference gaps in nats below which a gap is negligible, and above which it is worth closing."""
+RISING = 0.02
+"""The share of the whole rise of the validation score above which its rise in the last fifth of the epochs counts."""
 MANY, CHAINS = 1000, 32
 """The numbers of importance samples and of annealed chains that are advised where the log-likelihood is a bound."""
 
@@ -66,11 +68,13 @@ def training(one: TrainedRun) -> Finding | None:
         text = f"It has done {count} of {asked} epochs, and its best weights so far are used here."
         return Finding("Training is not finished.", text, "bad", _train(one.run))
     name, values = _judged(one)
-    if best == count:
-        back = max(1, count // 10)
-        rise = values[-1] - values[-1 - back] if count > back else math.nan
+    back = max(1, count // 5)
+    rise = max(values) - max(values[:-back]) if count > back else math.nan
+    whole = max(values) - values[0]
+    # Training that patience has ended is over, even if the best epoch was a late one.
+    if best == count or (count == asked and best > count - back and rise > RISING * whole):
+        which = "The only epoch" if count == 1 else f"Epoch {best} of {count}"
         risen = f", and the validation {name} rose by {rise:.2f} nats in the last {_epochs(back)}" if rise > 0 else ""
-        which = "The only epoch" if count == 1 else f"The last of {count} epochs"
         text = f"{which} was the best{risen}: longer training may help."
         command = _train(one.run, epochs=2 * count)
         return Finding("Training ended before it had flattened.", text, "bad", command)
@@ -163,9 +167,13 @@ def _intervals(one: ScoredRun) -> Finding | None:
     if abs(share - 0.8) <= max(0.05, 2 * error):
         return None
     wrong = "narrow" if share < 0.8 else "wide"
+    better = "In Python, vae.calibrate corrects that."
+    for other in one.coverage:
+        if other.posterior == f"{row.posterior}, calibrated":
+            better = f"Those of vae.encode(x, calibrated=True) cover {100 * other.mean(0.8):.0f} %."
     text = (
         f"The 80 % intervals of the encoder’s posterior cover {100 * share:.0f} % of the true codes of instances "
-        "simulated from the model. In Python, vae.calibrate corrects that; for the details:"
+        f"simulated from the model. {better} For the details:"
     )
     command = str(Command("evaluate", [run_name(one.run)], {"calibration": None}))
     return Finding(f"The intervals of the posterior are too {wrong}.", text, "plain", command)
