@@ -25,7 +25,7 @@ PAGES = [
     *(DOCS / name for name in ("getting-started.md", "natural.md", "calibration.md")),
     *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")]),
 ]
-BLOCK = re.compile(r"^```(python|sh|sh fails)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|sh|sh fails|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def command(line):
@@ -52,14 +52,22 @@ def test_a_page_does_what_it_says(page, tmp_path, monkeypatch):
     blocks = BLOCK.findall(text)
     # Blocks without a language are for reading: several machines, or hours.
     assert len(blocks) == text.count("\n```") // 2 - len(re.findall("\n```\n(?:torchrun|gpin)", text))
+    said = io.StringIO()
     for kind, block in blocks:
         if kind == "python":
             with contextlib.redirect_stdout(io.StringIO()):
                 exec(compile(block, page.name, "exec"), names)
             continue
+        if kind == "text":  # some of the lines that the commands before have printed; … stands for anything
+            for line in block.strip().splitlines():
+                pattern = re.escape(line).replace("…", ".*")
+                assert any(re.fullmatch(pattern, found) for found in said.getvalue().splitlines()), line
+            continue
+        said = io.StringIO()
         for line in block.strip().splitlines():
-            code = main(command(line))
-            assert code == (2 if "fails" in kind else 0), line
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                code = main(command(line))
+            assert code == (2 if "fails" in kind else 0), f"{line}: {said.getvalue()}"
 
 
 def test_links_between_pages_lead_somewhere():
