@@ -74,10 +74,12 @@ def test_a_column_is_not_coloured(tmp_path):
 
 def test_coloured_pictures_are_refused_by_a_model_of_grey_ones_with_what_to_do(tmp_path):
     source = open_source(folder_of(tmp_path / "colour", "RGB"))
-    with pytest.raises(gpin.InputError, match="`grey`"):
+    with pytest.raises(gpin.InputError, match=r"read the pictures with `grey`$"):
         as_model_data(source, (1, 6, 4), PIXELS)
-    with pytest.raises(gpin.InputError, match="3×6×4"):
-        as_model_data(source, (3, 6, 6), PIXELS)
+    with pytest.raises(gpin.InputError, match=r"3×6×4 .* read the pictures with `size=6x5`$"):
+        as_model_data(source, (3, 6, 5), PIXELS)
+    with pytest.raises(gpin.InputError, match=r"with `size=6x5` and `grey`$"):
+        as_model_data(source, (1, 6, 5), PIXELS)
     assert np.asarray(source.values).shape == (3, 3, 6, 4)
 
 

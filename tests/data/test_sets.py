@@ -179,7 +179,7 @@ def test_a_test_part_follows_the_rest():
     ("values", "shape", "scaling", "said"),
     [
         (np.zeros((3, 4)), (5,), NONE, "holds instances of 4 numbers, but the model was trained on instances of 5"),
-        (np.zeros((3, 3, 8, 8)), (1, 8, 8), NONE, r"images of 3×8×8 .*trained on images of 1×8×8 .*`size` and `grey`"),
+        (np.zeros((3, 3, 8, 8)), (1, 8, 8), NONE, r"images of 3×8×8 .*trained on images of 1×8×8 .*of that shape$"),
         (np.zeros((3, 4)), (1, 2, 2), NONE, "instances of 4 numbers, but .*images of 1×2×2"),
         (np.full((3, 4), np.nan), (4,), NONE, "holds nan in row 0, column 1"),
         (np.full((3, 1, 2, 2), 300), (1, 2, 2), Scaling(kind="pixels", scale=(255.0,)), "holds 300 .*0 to 255"),

@@ -305,12 +305,19 @@ def quoted(path: Any) -> str:
 
 
 def show_pairs(pairs: Sequence[tuple[str, str]], file: TextIO | None = None) -> None:
-    """Print names and values on stdout, or to another file, one pair per line, aligned."""
+    """Print names and values on stdout, or to another file, one pair per line, aligned; on a terminal, long values are
+    wrapped below themselves."""
+    import shutil
+    from textwrap import wrap
+
     from rich.cells import cell_len
 
-    width = max(cell_len(name) for name, _ in pairs)
+    width, columns = max(cell_len(name) for name, _ in pairs), shutil.get_terminal_size().columns
+    stream = sys.stdout if file is None else file
+    on_screen = stream is not None and stream.isatty()
     for name, value in pairs:
-        print(name + " " * (width - cell_len(name) + 2) + value, file=file)
+        lines = wrap(value, max(20, columns - width - 3), break_long_words=False) if on_screen else [value]
+        print(name + " " * (width - cell_len(name) + 2) + ("\n" + " " * (width + 2)).join(lines), file=file)
 
 
 def show_tables(tables: "list[ResultTable]") -> None:

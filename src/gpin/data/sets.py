@@ -206,7 +206,7 @@ def as_model_data(
     if values.shape[1:] != tuple(shape):
         raise InputError(
             f"{source.name} holds {_said(values.shape[1:])}, but the model was trained on {_said(tuple(shape))}: "
-            "pass data of that shape" + (" (`size` and `grey` for a folder of pictures)" if len(shape) == 3 else "")
+            + _reshaped(source, shape)
         )
     check_values(values, scaling, source.columns if columns is None else columns, source.name)
     c = None if condition is None else _given_numbers(condition, source, given or {}, len(values))
@@ -226,6 +226,15 @@ def _given_numbers(condition: Condition, source: Source, given: Mapping[str, Any
                 f"instances with `given={name}=VALUE`"
             )
     return numbers_of(condition, found, count)
+
+
+def _reshaped(source: Source, shape: tuple[int, ...]) -> str:
+    """What to do about data of another shape."""
+    options = []
+    if source.survey is not None and len(shape) == 3:
+        options += [] if source.shape[1:] == shape[1:] else [f"`size={shape[1]}x{shape[2]}`"]
+        options += ["`grey`"] if (source.shape[0], shape[0]) == (3, 1) else []
+    return f"read the pictures with {' and '.join(options)}" if options else "pass data of that shape"
 
 
 def _said(shape: tuple[int, ...]) -> str:
