@@ -162,6 +162,18 @@ class Condition(Config):
             parts.append(np.broadcast_to(part, (count, column.width)))
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
+    def examples(self, count: int) -> dict[str, np.ndarray]:
+        """`count` conditions: the levels of each column of labels in turn, and the means of columns of numbers.
+
+        Example:
+            >>> as_condition({"species": ["cat", "dog"], "weight": [4.0, 6.0]}).examples(3)["species"].tolist()
+            ['cat', 'dog', 'cat']
+        """
+        return {
+            column.name: np.full(count, column.mean) if column.levels is None else np.resize(column.levels, count)
+            for column in self.columns
+        }
+
     def values(self, c: Float[Tensor, "n C"]) -> dict[str, np.ndarray]:
         """The values of each column, `(n,)` by name, whose numbers are c; :meth:`numbers` accepts them again."""
         ends = np.cumsum([column.width for column in self.columns])[:-1]

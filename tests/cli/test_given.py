@@ -117,9 +117,16 @@ def test_reconstructions_and_the_page_need_no_more(gpin, runs, folder, tmp_path)
         assert picture.width > 8
     assert gpin("reconstruct", runs["table.csv"], folder / "table.csv", "-o", tmp_path / "again.csv").code == 0
     assert list(read(tmp_path / "again.csv")) == ["row", "a", "b"]
-    said = gpin("report", runs["table.csv"], "-o", page, "--samples", 3, "--limit", 5)
+    for name, sentences in (
+        ("labelled.npz", ["Their conditions are the levels of y in turn.", "for the condition of the first"]),
+        ("table.csv", ["drawn for the conditions of test rows", "for one condition: species ant, dose "]),
+    ):
+        said = gpin("report", runs[name], "-o", page, "--samples", 3, "--limit", 5)
+        assert said.code == 0, said.err
+        assert all(sentence in page.read_text() for sentence in sentences)
+    said = gpin("report", runs["table.csv"], runs["plain.csv"], "-o", tmp_path / "both.html")
     assert said.one_line
-    assert "is conditional on species and dose, which the page cannot show yet" in said.err
+    assert "are not conditional on the same: make one page for each" in said.err
 
 
 def test_the_subfolder_of_a_picture_can_be_given(gpin, folder, tmp_path):

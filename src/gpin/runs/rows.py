@@ -25,6 +25,7 @@ __all__ = [
     "batches",
     "check_given",
     "conditions_of",
+    "example_conditions",
     "map_batches",
     "numbered_batches",
     "open_data",
@@ -101,6 +102,11 @@ def conditions_of(vae: VAE, rows: Rows, count: int) -> Mapping[str, np.ndarray] 
         return None
     places = np.linspace(0, len(rows) - 1, count).astype(np.int64)
     return vae.condition.values(torch.from_numpy(rows.c[rows.rows[places]]))
+
+
+def example_conditions(vae: VAE, count: int) -> Mapping[str, np.ndarray] | None:
+    """`count` examples of conditions for draws from a conditional model; None for another one."""
+    return None if vae.condition is None else vae.condition.examples(count)
 
 
 def source_options(**options: Any) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from gpin.report.charts import histogram
 from gpin.report.numbers import number, rounded
 from gpin.runs.decode import reconstruct_rows, sample_rows
 from gpin.runs.report.comparison import Comparison
+from gpin.runs.report.given import rows_note
 from gpin.runs.report.instances import gap_note, latent_dims, row_note
 from gpin.runs.report.scored_run import ScoredRun
-from gpin.runs.rows import batches, random_rows, spread_rows
+from gpin.runs.rows import batches, conditions_of, random_rows, spread_rows
 
 __all__ = ["add_columns", "add_details", "add_hardest_rows", "bins", "by_column", "left_out"]
 
@@ -88,9 +89,9 @@ def bins(data: np.ndarray, drawn: Sequence[np.ndarray]) -> tuple[np.ndarray, lis
 def add_columns(page: Page, comparison: Comparison) -> Marginals:
     """The marginals of data and samples, the columns that differ most first."""
     scored, data, names = comparison.scored, comparison.data, comparison.columns
-    drawn = [np.concatenate([data.scaling.undo(x) for x in _draws(one, comparison.seed)]) for one in scored]
+    drawn = [np.concatenate([data.scaling.undo(x) for x in _draws(one, comparison)]) for one in scored]
     some = random_rows(data.test, DRAWS, comparison.seed)
-    found = Marginals(np.concatenate([data.scaling.undo(x) for x in batches(some)]), drawn)
+    found = Marginals(np.concatenate([data.scaling.undo(x) for x in batches(some.plain)]), drawn)
     distance = [found.distance(k) for k in range(len(names))]
     order = sorted(range(len(names)), key=lambda k: -distance[k])[:DRAWN]
     section = page.section("Samples")
@@ -105,14 +106,16 @@ def add_columns(page: Page, comparison: Comparison) -> Marginals:
     section.text(
         f"{which} in which samples differ most from the data come first. The grey bars are {len(some):,} test "
         f"rows, {colours} {DRAWS:,} rows drawn from the model, noise included. A good model follows the bars; "
-        "dependences between columns are not shown here.",
+        "dependences between columns are not shown here." + rows_note(scored),
         kind="note",
     )
     return found
 
 
-def _draws(one: ScoredRun, seed: int) -> Sequence[np.ndarray]:
-    return [x.numpy() for x in sample_rows(one.vae, DRAWS, noise=True, seed=seed)]
+def _draws(one: ScoredRun, comparison: Comparison) -> Sequence[np.ndarray]:
+    """Draws from a run's model, with the conditions of test rows if it is conditional."""
+    y = conditions_of(one.vae, comparison.data.test, DRAWS)
+    return [x.numpy() for x in sample_rows(one.vae, DRAWS, noise=True, seed=comparison.seed, y=y)]
 
 
 def _moments(comparison: Comparison, found: Marginals) -> Table:
@@ -181,7 +184,7 @@ def _rebuilt_rows(page: Page, comparison: Comparison) -> None:
     chosen = spread_rows(data.test, 3)
     x = chosen[:]
     with seeded(comparison.seed):
-        shown = [data.scaling.undo(x), *(data.scaling.undo(one.vae.reconstruct(x)) for one in scored)]
+        shown = [data.scaling.undo(chosen.plain[:]), *(data.scaling.undo(one.vae.reconstruct(x)) for one in scored)]
     section = page.section("Reconstructions")
     for place, *beside in zip(chosen.rows.tolist(), *shown, strict=True):
         head = [f"Row {place}", "original", *(one.name for one in scored)]
@@ -220,7 +223,7 @@ def add_hardest_rows(page: Page, comparison: Comparison) -> None:
         x = data.test.__getitems__(chosen)
         with seeded(comparison.seed):
             again = data.scaling.undo(one.vae.reconstruct(x))
-        original = data.scaling.undo(x)
+        original = data.scaling.undo(one.vae.values(x))
         off = np.nan_to_num((original - again) / np.maximum(spread, 1e-300))
         rows = []
         for i, place, ll in zip(range(len(chosen)), data.test.rows[chosen].tolist(), values[lowest], strict=True):

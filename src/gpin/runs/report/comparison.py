@@ -106,7 +106,7 @@ class Comparison:
     @cached_property
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """The mean and standard deviation of every column of the test part, in the units of the data."""
-        return column_moments(batches(self.data.test), self.data.scaling)
+        return column_moments(batches(self.data.test.plain), self.data.scaling)
 
     def comparable(self, other: ScoredRun) -> bool:
         """Whether a run's log-likelihoods are of the same kind as the first run's: densities or probabilities."""

@@ -74,7 +74,7 @@ class Display:
     @classmethod
     def of(cls, rows: Rows) -> "Display":
         """The display of these rows: pixels and values in [0, 1] unchanged, other values by their range."""
-        return cls.fitting(rows.shape, rows.scaling, batches(rows))
+        return cls.fitting(rows.shape, rows.scaling, batches(rows.plain))
 
     @classmethod
     def fitting(cls, shape: Sequence[int], scaling: Scaling, parts: Iterable[Tensor]) -> "Display":

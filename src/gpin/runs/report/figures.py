@@ -10,7 +10,7 @@ from gpin.report import Tile, charts, plots
 from gpin.report.images import image_grid, image_png, pairs
 from gpin.runs.report.display import PANEL, SIDE, Display, words_for
 from gpin.runs.report.scored_run import ScoredRun, TrainedRun
-from gpin.runs.rows import batches, spread_rows
+from gpin.runs.rows import batches, example_conditions, spread_rows
 
 __all__ = [
     "columns",
@@ -42,9 +42,10 @@ def columns(display: Display, shape: Sequence[int]) -> int:
 
 def reconstructions(scored: Sequence[ScoredRun], data: DataSet, display: Display) -> list[tuple[str, bytes, str]]:
     """Evenly spaced test instances, then their reconstructions by each run: titles, PNG files, descriptions."""
-    (x,) = batches(spread_rows(data.test, columns(display, data.shape)))
+    rows = spread_rows(data.test, columns(display, data.shape))
+    (x,), (values,) = batches(rows), batches(rows.plain)
     words = words_for(data.shape, data.scaling)
-    strips = [(words.noun.capitalize(), strip(display(x)), f"Test {words.nouns}")]
+    strips = [(words.noun.capitalize(), strip(display(values)), f"Test {words.nouns}")]
     for one in scored:
         with seeded(0):  # inference is stochastic for some methods
             rebuilt = one.vae.reconstruct(x)
@@ -61,7 +62,7 @@ def samples(one: TrainedRun, display: Display, seed: int) -> bytes:
     """Four rows of draws from a model, as a PNG file."""
     across = columns(display, one.vae.shape)
     with seeded(seed):
-        x = one.vae.sample(4 * across)
+        x = one.vae.sample(4 * across, y=example_conditions(one.vae, 4 * across))
     return _png(display(x), across)
 
 
@@ -97,7 +98,7 @@ def tiles(
     with seeded(0):
         rebuilt = one.vae.reconstruct(x)
     found = []
-    for image, again, text in zip(display(x), display(rebuilt), texts, strict=True):
+    for image, again, text in zip(display(one.vae.values(x)), display(rebuilt), texts, strict=True):
         pictures = [image_png(image_grid(pixels[None], columns=1)) for pixels in (image, again)]
         found.append(Tile(pictures, f"{alt} {text}", text))
     return found
@@ -146,7 +147,7 @@ def gap_strip(one: ScoredRun, data: DataSet, display: Display) -> plots.Figure:
     with seeded(0):
         rebuilt = one.vae.reconstruct(x)
     return plots.ordered_strip(
-        display(x),
+        display(one.vae.values(x)),
         one.gap,
         display(rebuilt),
         columns=12,
@@ -160,9 +161,10 @@ def gap_strip(one: ScoredRun, data: DataSet, display: Display) -> plots.Figure:
 def pngs(scored: Sequence[ScoredRun], data: DataSet, noun: str, seed: int) -> dict[str, bytes]:
     """The figures of runs on images as PNG files, by name."""
     display = Display.of(data.test)
-    (x,) = batches(spread_rows(data.test, columns(display, data.shape)))
+    some = spread_rows(data.test, columns(display, data.shape))
+    (x,), (values,) = batches(some), batches(some.plain)
     found = {"curves": plots.png(curves(scored, noun))}
-    rows = [display(x)]
+    rows = [display(values)]
     for index, one in enumerate(scored):
         with seeded(0):
             rows.append(display(one.vae.reconstruct(x)))

@@ -8,6 +8,7 @@ from gpin.report.numbers import rounded
 from gpin.runs.report import figures
 from gpin.runs.report.comparison import Comparison
 from gpin.runs.report.display import Display, Words
+from gpin.runs.report.given import sample_note
 from gpin.runs.report.scored_run import ScoredRun, TrainedRun
 
 __all__ = ["add_hardest", "add_reconstructions", "add_samples", "gap_note", "label", "latent_dims", "row_note"]
@@ -70,7 +71,7 @@ def add_samples(page: Page, runs: Sequence[TrainedRun], display: Display, words:
     section.pictures((one.name, figures.samples(one, display, seed), f"Samples of {one.name}") for one in runs)
     section.text(
         f"New {words.nouns}, decoded from codes drawn at random from the prior. The more they look like the data, the "
-        "better the model.",
+        "better the model." + sample_note(runs),
         kind="note",
     )
 

@@ -1,6 +1,6 @@
 """The latent space of a run: the codes of test instances, which dimensions carry information, and paths through it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpin.data import DataSet, Rows
 from gpin.runs.report.scored_run import ScoredRun
-from gpin.runs.rows import map_batches, spread_rows
+from gpin.runs.rows import example_conditions, map_batches, spread_rows
 from gpin.vae import VAE
 
 __all__ = ["ACTIVE", "Codes", "Neighbours", "codes_of", "interpolation", "neighbours", "plane", "traversal"]
@@ -102,21 +102,28 @@ def traversal(vae: VAE, dimension: int, steps: int, centre: Sequence[float] | No
     z = torch.zeros(steps, vae.latent_dim) if centre is None else torch.tensor(np.tile(centre, (steps, 1)))
     z = z.to(torch.float32)
     z[:, dimension] = torch.linspace(-REACH, REACH, steps)
-    return vae.decode(z)
+    return _decoded(vae, z)
 
 
 def plane(vae: VAE, steps: int) -> Tensor:
     """E[x|z] on a grid over two latent dimensions, `(steps · steps, *shape)`; the first row has the largest z2."""
     line = torch.linspace(-REACH, REACH, steps)
     second, first = torch.meshgrid(line.flip(0), line, indexing="ij")
-    return vae.decode(torch.stack([first.flatten(), second.flatten()], dim=1))
+    return _decoded(vae, torch.stack([first.flatten(), second.flatten()], dim=1))
 
 
-def interpolation(vae: VAE, start: Sequence[float], end: Sequence[float], steps: int) -> Tensor:
-    """E[x|z] on the straight line between two codes, both ends included."""
+def interpolation(
+    vae: VAE, start: Sequence[float], end: Sequence[float], steps: int, y: Mapping[str, np.ndarray] | None = None
+) -> Tensor:
+    """E[x|z] on the straight line between two codes, both ends included, with one condition for all, if any."""
     share = torch.linspace(0, 1, steps)[:, None]
     first, last = (torch.tensor(np.asarray(code), dtype=torch.float32) for code in (start, end))
-    return vae.decode((1 - share) * first + share * last)
+    return _decoded(vae, (1 - share) * first + share * last, y)
+
+
+def _decoded(vae: VAE, z: Tensor, y: Mapping[str, np.ndarray] | None = None) -> Tensor:
+    """E[x|z], for a conditional model with the same condition for all, by default the first example of one."""
+    return vae.decode(z, y=example_conditions(vae, 1) if y is None else y)
 
 
 # Neighbours ------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from gpin.runs.report.scored_run import TrainedRun, open_trained
 from gpin.runs.report.settings import data_settings, differing, flat_settings, short_names, surroundings
 from gpin.runs.report.space import add_space, add_traversals
 from gpin.runs.report.verdict import best_of, findings, glance, training
-from gpin.runs.rows import random_rows
+from gpin.runs.rows import example_conditions, random_rows
 
 __all__ = ["compose", "compose_without_data", "lead", "write_report"]
 
@@ -122,7 +122,7 @@ def compose_without_data(runs: Sequence[TrainedRun], seed: int = 0) -> Page:
     page.section("In short").findings([Finding("The data of this page was not found.", MISSING, "bad", again), *found])
     if len(first.model.shape) > 1:
         with seeded(seed):
-            drawn = [one.vae.sample(64) for one in runs]
+            drawn = [one.vae.sample(64, y=example_conditions(one.vae, 64)) for one in runs]
         display = Display.fitting(first.model.shape, first.scaling, drawn)
         add_samples(page, runs, display, words, seed)
         add_traversals(page, runs, display)
@@ -158,7 +158,10 @@ def _title(runs: Sequence[TrainedRun], source: str) -> str:
 
 
 def _who(runs: Sequence[TrainedRun]) -> str:
-    return "A variational autoencoder" if len(runs) == 1 else f"{_in_words(len(runs))} variational autoencoders"
+    condition = runs[0].vae.condition  # the same for all
+    given = "" if condition is None else f", conditional on {condition} and"
+    who = "A variational autoencoder" if len(runs) == 1 else f"{_in_words(len(runs))} variational autoencoders"
+    return who + given
 
 
 def _in_words(count: int) -> str:

@@ -120,8 +120,6 @@ def score_run(
         seed: The seed of all noise and of the choice of instances.
         tell: Called with each message for the user.
     """
-    if run.model.condition is not None:
-        raise InputError(f"{run.folder} is conditional on {run.model.condition}, which the page cannot show yet")
     vae = run.load(tell).to(device_named(None))
     history, finished = _history(run, tell)
     chosen, volume = random_rows(data.test, limit, seed), run.log_volume

@@ -18,6 +18,8 @@ def refuse_other_data(runs: Sequence[Run]) -> None:
     first = runs[0]
     for other in runs[1:]:
         both = f"{first.folder} and {other.folder}"
+        if other.model.condition != first.model.condition:
+            raise InputError(f"{both} are not conditional on the same: make one page for each")
         if other.fingerprint != first.fingerprint:
             raise InputError(f"{both} were trained on different data: make one page for each data set")
         if other.settings.data != first.settings.data:

@@ -12,9 +12,11 @@ from gpin.runs.report import figures
 from gpin.runs.report.columns import by_column, left_out
 from gpin.runs.report.comparison import Comparison
 from gpin.runs.report.display import Display
+from gpin.runs.report.given import example_note, first_note
 from gpin.runs.report.instances import label
 from gpin.runs.report.latent import ACTIVE, REACH, Codes, interpolation, neighbours, plane, traversal
 from gpin.runs.report.scored_run import ScoredRun, TrainedRun
+from gpin.runs.rows import conditions_of
 
 __all__ = ["add_space", "add_traversals"]
 
@@ -52,7 +54,7 @@ def _maps(section: Section, comparison: Comparison, codes: Sequence[Codes], disp
     scored, test = comparison.scored, comparison.data.test
     index = codes[0].index  # the same for all runs
     names = [label(test, i, comparison.noun) for i in index.tolist()]
-    x = test.__getitems__(index)
+    x = test.plain.__getitems__(index)
     more = [""] * len(index) if display is not None else _values(comparison, x.numpy())
     drawn = []
     for one, code in zip(scored, codes, strict=True):
@@ -165,7 +167,8 @@ def strips(section: Section, runs: Sequence[TrainedRun], orders: Sequence[np.nda
     if any(one.vae.latent_dim != 2 or display.series for one in runs):
         section.text(
             f"What the decoder makes of a code in which one number goes from −{REACH:g} to {REACH:g}, while the others "
-            "are zero, for the most active dimensions. What changes along a row is what that dimension stands for.",
+            "are zero, for the most active dimensions. What changes along a row is what that dimension stands for."
+            + example_note(runs),
             kind="note",
         )
 
@@ -195,7 +198,7 @@ def _effects(section: Section, comparison: Comparison, codes: Sequence[Codes]) -
     section.text(
         f"By how many standard deviations a column changes when one latent dimension goes from −{REACH:g} to {REACH:g} "
         "and the others are zero: the most active dimensions from left to right, the columns that change most first. "
-        "Columns with the same sign in a dimension rise and fall together.",
+        "Columns with the same sign in a dimension rise and fall together." + example_note(comparison.scored),
         kind="note",
     )
 
@@ -216,8 +219,9 @@ def _interpolations(section: Section, comparison: Comparison, codes: Sequence[Co
         steps = figures.columns(display, one.vae.shape) - 2
         rows = []
         for number_, (i, j) in enumerate(ends.tolist()):
-            x = test.__getitems__(code.index[[i, j]])
-            path = interpolation(one.vae, code.mean[i], code.mean[j], max(steps, 3))
+            x = test.plain.__getitems__(code.index[[i, j]])
+            y = conditions_of(one.vae, test.chosen(code.index[[i]]), 1)
+            path = interpolation(one.vae, code.mean[i], code.mean[j], max(steps, 3), y)
             images = display(torch.cat([x[:1], path.to(x.dtype), x[1:]]))
             names = [label(test, int(code.index[k]), comparison.noun) for k in (i, j)]
             title = f"pair {number_ + 1}" if alone else one.name
@@ -227,18 +231,20 @@ def _interpolations(section: Section, comparison: Comparison, codes: Sequence[Co
         section.text(
             f"The first and the last {comparison.noun} of a row are from the test part. Between them, what the decoder "
             "makes of codes on the straight line between their codes. If the steps in between are as good as the ends, "
-            "the latent space has no holes there.",
+            "the latent space has no holes there." + first_note(comparison.scored),
             kind="note",
         )
 
 
 def _interpolated_row(section: Section, comparison: Comparison, one: ScoredRun, code: Codes, ends: np.ndarray) -> None:
-    path = interpolation(one.vae, code.mean[ends[0]], code.mean[ends[1]], 5)
+    y = conditions_of(one.vae, comparison.data.test.chosen(code.index[ends[:1]]), 1)
+    path = interpolation(one.vae, code.mean[ends[0]], code.mean[ends[1]], 5, y)
     places = comparison.data.test.rows[code.index[ends]].tolist()
     head = [one.name, f"at row {places[0]}", "¼", "½", "¾", f"at row {places[1]}"]
     section.table(Table(head, by_column(comparison, comparison.data.scaling.undo(path))))
     section.text(
-        f"Decoded rows on the straight line between the codes of two test rows.{left_out(comparison, len(head) + 4)}",
+        f"Decoded rows on the straight line between the codes of two test rows.{left_out(comparison, len(head) + 4)}"
+        + first_note(comparison.scored),
         kind="note",
     )
 
@@ -259,7 +265,9 @@ def _neighbours(section: Section, comparison: Comparison, codes: Codes, display:
         section.strips(
             (
                 label(data.test, i, comparison.noun),
-                figures.strip(display(torch.cat([data.test.__getitems__([i]), data.train.__getitems__(near)]))),
+                figures.strip(
+                    display(torch.cat([data.test.plain.__getitems__([i]), data.train.plain.__getitems__(near)]))
+                ),
                 f"{label(data.test, i, comparison.noun)} and its neighbours: "
                 + ", ".join(label(data.train, j, comparison.noun) for j in near.tolist()),
             )
