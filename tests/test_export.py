@@ -120,9 +120,8 @@ def test_steps_of_another_method_cannot_be_exported_either(tmp_path):
 
 
 DECODERS = [
-    (TABLE, "sa", {}),
-    (TABLE, "vae", {"likelihood": {"kind": "heteroscedastic"}}),
-    ((1, 8, 8), "vae", {"likelihood": {"kind": "bernoulli"}}),
+    (TABLE, "sa", {"likelihood": {"kind": "heteroscedastic"}}),
+    pytest.param((1, 8, 8), "vae", {"likelihood": {"kind": "bernoulli"}}, marks=pytest.mark.slow),
 ]
 
 
@@ -137,15 +136,12 @@ def test_the_decoder_agrees_with_torch_for_every_method_and_likelihood(shape, me
     assert (told["part"], told["method"]) == ("decoder", method)
 
 
-def test_the_decoder_ends_in_original_units(tmp_path):
+def test_the_decoder_ends_in_original_units_with_all_their_digits(tmp_path):
     vae, _ = some("vae")
-    z = torch.randn(5, 2)
-    offset, scale = torch.tensor((0.0, 2.0, 3.0, -5.0, 1.0, 1.0)), torch.rand(6) + 1
-    export(vae, tmp_path / "near.onnx", part="decoder", offset=offset, scale=scale)
-    agree(run(tmp_path / "near.onnx", z), {"mean": vae.decode(z) * scale + offset})
+    z, scale = torch.randn(5, 2), torch.rand(6) + 1
     offset = torch.tensor((1.7e9, 0.0, 3.0, -5.0, 1e3, 1.0), dtype=torch.float64)
-    export(vae, tmp_path / "far.onnx", part="decoder", offset=offset, scale=scale)
-    found = run(tmp_path / "far.onnx", z)["mean"]
+    export(vae, tmp_path / "a.onnx", part="decoder", offset=offset, scale=scale)
+    found = run(tmp_path / "a.onnx", z)["mean"]
     assert found.dtype == np.float64
     np.testing.assert_allclose(found - offset.numpy(), vae.decode(z) * scale, atol=1e-5)
 

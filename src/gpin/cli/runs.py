@@ -316,7 +316,8 @@ def export(
     """Write the encoder or the decoder as an ONNX model, or the whole model as a folder to share.
 
     The encoder maps data, in their original units, to mean, std and uncertainty; the decoder maps codes to data. The
-    folder of the whole model has a model card with a score, and every command accepts it in place of a run.
+    folder of the whole model has a model card with a score; commands such as encode, evaluate and report accept it in
+    place of a run.
 
     Parameters
     ----------
