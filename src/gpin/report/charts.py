@@ -228,4 +228,11 @@ def _ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def _tick(value: float) -> str:
-    return f"{value:.3g}".replace("-", "−")
+    """A number at an axis.
+
+    Example:
+        >>> _tick(-0.25), _tick(1800.0), _tick(2.5e7)
+        ('−0.25', '1,800', '2.5e+07')
+    """
+    plain = 1000 <= abs(value) < 1e6
+    return (f"{value:,.0f}" if plain else f"{value:.3g}").replace("-", "−")
