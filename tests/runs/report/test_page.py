@@ -23,6 +23,7 @@ from gpin.report.numbers import number, rounded
 from gpin.runs import open_run, train
 from gpin.runs.report.comparison import compare, score_rows, summary, verdict
 from gpin.runs.report.display import Display
+from gpin.runs.report.instances import label
 from gpin.runs.report.page import compose, compose_without_data, write_report
 from gpin.runs.report.scored_run import column_moments, open_trained
 from gpin.runs.report.settings import flat_settings, short_names
@@ -336,9 +337,15 @@ def test_runs_of_one_method_are_named_by_what_differs(images):
     assert flat_settings(gp)["learning_rate"] == "0.0005"
 
 
-def test_several_runs_are_summed_up(images, folder):
+@pytest.fixture(scope="module")
+def three(images, folder):
+    """Three runs, compared."""
     other = made("digits", folder / "runs", "method=gp", *IMAGES, "seed=1")
-    found = compare([*images, other], samples=5, limit=20, tell=silent)
+    return compare([*images, other], samples=5, limit=20, tell=silent)
+
+
+def test_several_runs_are_summed_up(three):
+    found = three
     html = compose(found).html()
     page = Content(html)
     assert [row[0] for row in page.tables[0]] == ["", "gp, seed 0", "vae", "gp, seed 1"]
@@ -472,6 +479,24 @@ def test_images_in_other_units_are_mapped(tmp_path):
     assert "<img" in compose(found).html()
 
 
+def test_series_are_drawn(tmp_path):
+    time = np.linspace(0, 6, 32)
+    waves = np.stack([[np.sin(time + k), 90 + 5 * np.cos(time + k)] for k in range(40)])
+    np.save(tmp_path / "waves.npy", waves.astype(np.float32))
+    tiny = ["epochs=1", "latent_dim=2", "architecture.width=8", "architecture.channels=[]", "method=vae"]
+    html = compose(compare([made(tmp_path / "waves.npy", tmp_path, *tiny)], samples=2, limit=3, tell=silent)).html()
+    assert "32 series of 2 channels of length 32 for training" in html
+    assert "The hardest series" in titles(html)
+    assert "The 2 channels have a colour each" in html
+    assert "standardised to mean 0 and variance 1 in the training part, separately for each channel" in html
+    check_accessible(html)
+
+
+def test_files_are_named():
+    rows = Rows(np.zeros((3, 1)), np.array([2, 0]), Scaling(kind="none"), ("a.png", "b.png", "c/d.png"))
+    assert [label(rows, i, "image") for i in range(2)] == ["c/d.png", "a.png"]
+
+
 def test_the_test_part_is_read_in_batches(images, monkeypatch):
     sizes = []
     read = Rows.__getitems__
@@ -481,6 +506,13 @@ def test_the_test_part_is_read_in_batches(images, monkeypatch):
 
 
 # In a browser ----------------------------------------------------------------------------------------
+
+
+@needs_browser
+def test_a_wide_comparison_scrolls_in_its_own_box(three, tmp_path):
+    named = [replace(one, name=f"{one.name}, architecture.width 16") for one in three.scored]
+    wide = replace(three, scored=named, times={})
+    check_in_browser(compose(wide).html(), tmp_path, 390, drawings=3 + 3 + 1 + 3 + 1 + 3)
 
 
 @needs_browser

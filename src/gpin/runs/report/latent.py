@@ -97,10 +97,9 @@ def _encoded(vae: VAE, rows: Rows, seed: int) -> tuple[np.ndarray, np.ndarray]:
 # Paths -----------------------------------------------------------------------------------------------
 
 
-def traversal(vae: VAE, dimension: int, steps: int, centre: Sequence[float] | None = None) -> Tensor:
-    """E[x|z] while one dimension goes from −REACH to REACH and the others stay at a centre, by default zero."""
-    z = torch.zeros(steps, vae.latent_dim) if centre is None else torch.tensor(np.tile(centre, (steps, 1)))
-    z = z.to(torch.float32)
+def traversal(vae: VAE, dimension: int, steps: int) -> Tensor:
+    """E[x|z] while one dimension goes from −REACH to REACH and the others stay at zero."""
+    z = torch.zeros(steps, vae.latent_dim)
     z[:, dimension] = torch.linspace(-REACH, REACH, steps)
     return _decoded(vae, z)
 
