@@ -45,7 +45,7 @@ def test_one_coloured_picture_among_grey_ones_is_named(lines, tmp_path):
     assert said["colours"] == (
         "1 of 20 pictures is coloured (07.png), so the 19 grey ones have three channels, too; `grey` reads all in grey"
     )
-    assert said["sizes"] == "2 sizes (10 of 9×8, 10 of 9×9; height×width), resized to 4×5"
+    assert said["sizes"] == "2 sizes (10 of 9×8, 10 of 9×9; height×width), resized to 4×5 and cropped at the centre"
     assert said["scaling"] == "pixels: 0 to 255 become 0 to 1"
     assert said["likelihood"].startswith("Gaussian")
     assert said["model"].startswith("method gp, 2 latent dimensions, dense networks, ")
@@ -56,6 +56,10 @@ def test_one_coloured_picture_among_grey_ones_is_named(lines, tmp_path):
     assert len(open_run(run).data().train) == 16
     (folder / "07.png").unlink()
     assert lines(folder, size=[9, 9], skip_damaged=True)["colours"] == "all pictures are grey"
+    for i in range(1, 20, 2):
+        (folder / f"{i:02}.png").unlink(missing_ok=True)
+    said = lines(folder, size=[18, 16], skip_damaged=True)
+    assert said["sizes"] == "all pictures have 9×8 pixels (height×width), resized to 18×16"
 
 
 def test_the_channels_of_series_are_told_with_their_scales(lines, tmp_path):

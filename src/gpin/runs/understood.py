@@ -132,11 +132,13 @@ def _sizes(source: Source) -> str:
     assert source.survey is not None
     sizes, (height, width) = source.survey.sizes, source.values.shape[2:]
     said = _listed([f"{times:,} of {high}×{wide}" for (high, wide), times in sizes], MOST)
+    cut = any(high * width != wide * height for (high, wide), _ in sizes)
+    resized = f"resized to {height}×{width}" + (" and cropped at the centre" if cut else "")
     if len(sizes) > 1:
-        return f"{len(sizes):,} sizes ({said}; height×width), resized to {height}×{width}"
+        return f"{len(sizes):,} sizes ({said}; height×width), {resized}"
     kept = sizes[0][0] == (height, width)
     found = f"all pictures have {sizes[0][0][0]}×{sizes[0][0][1]} pixels (height×width)"
-    return found if kept else f"{found} and are resized to {height}×{width}"
+    return found if kept else f"{found}, {resized}"
 
 
 def _depth(source: Source) -> str:
