@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from gpin._core.seeding import seeded
+from gpin.cli import base
 from gpin.runs import coverage_run, open_run
 
 
@@ -260,8 +261,9 @@ def test_codes_are_those_of_the_encoder_on_scaled_data(gpin, files, runs, tmp_pa
 def test_a_method_without_uncertainty_has_no_such_column(gpin, files, runs, tmp_path):
     said = gpin("encode", runs["plain"], files / "table.npy", "-o", tmp_path / "z.parquet", "--samples", 0, "--json")
     assert said.code == 0, said.err
-    assert json.loads(said.out)["columns"] == ["row", "mean_0", "mean_1", "std_0", "std_1", "gap"]
-    assert list(read(tmp_path / "z.parquet")) == ["row", "mean_0", "mean_1", "std_0", "std_1", "gap"]
+    expected = ["row", "mean_0", "mean_1", "std_0", "std_1", "gap", "reconstruction_error"]
+    assert json.loads(said.out)["columns"] == expected
+    assert list(read(tmp_path / "z.parquet")) == expected
 
 
 def test_columns_are_found_by_name_or_by_position(gpin, files, runs, tmp_path):
@@ -450,6 +452,31 @@ def test_a_report_is_one_page(gpin, runs, tmp_path):
     assert said.code == 0, said.err
     assert said.out == f"wrote {tmp_path / 'report.html'}: 1 run\n"
     assert "</html>" in (tmp_path / "report.html").read_text()
+    assert said.err.splitlines() == [
+        "gpin: scoring gp with encoder proposals",
+        "gpin: scoring gp with refined proposals",
+        "gpin: measuring the coverage of gp",
+        "gpin: drawing the page",
+    ]
+
+
+def test_stages_are_lines_or_a_bar(monkeypatch, capsys):
+    with base.staged_progress() as on_stage:
+        on_stage("scoring", 0, 10)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(base, "MINUTE", 0.0)  # a line for every call
+    with base.staged_progress(lines=True) as on_stage:
+        for done in (0, 2000):
+            on_stage("scoring", done, 5000)
+    assert capsys.readouterr().err == "gpin: scoring\ngpin: scoring: 2,000 of 5,000\n"
+    monkeypatch.setattr(base, "on_terminal", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with base.staged_progress(lines=True) as on_stage:
+        on_stage("scoring", 3, 10)
+        on_stage("drawing", 0, 1)
+    shown = capsys.readouterr().err
+    assert "drawing" in shown
+    assert "gpin:" not in shown
 
 
 def test_every_option_of_a_report_has_an_effect(gpin, files, tmp_path):

@@ -186,7 +186,7 @@ def staged_progress(lines: bool = False) -> Iterator[Callable[[str, int, int], N
             if known != [what]:
                 known[:] = [what]
                 bar.reset(task, description=what)
-            bar.update(task, completed=done, total=total)
+            bar.update(task, completed=done, total=total if total > 1 else None)
 
         yield update
 

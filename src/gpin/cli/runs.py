@@ -22,12 +22,12 @@ from gpin.cli.base import (
     app,
     fixed_conditions,
     number,
-    on_terminal,
     print_json,
     progress,
     quoted,
     show_pairs,
     source_options,
+    staged_progress,
     tell,
 )
 
@@ -245,9 +245,8 @@ def report(
     """
     from gpin.runs.report import write_report
 
-    if on_terminal():
-        print(f"scoring {_count(run)}, with the encoder's proposals and with refined ones", file=sys.stderr)
-    write_report(run, out, samples=samples, limit=limit, seed=seed, data=data, tell=tell)
+    with staged_progress(lines=True) as on_stage:
+        write_report(run, out, samples=samples, limit=limit, seed=seed, data=data, tell=tell, on_stage=on_stage)
     _wrote(out, _count(run), json, runs=[str(folder) for folder in run])
 
 

@@ -1,7 +1,7 @@
 """Several runs scored on the same instances, with the paired differences of their log-likelihoods."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,11 +16,9 @@ from gpin.report.tables import ResultTable
 from gpin.runs.evaluate import Evaluation, evaluate_run
 from gpin.runs.folder import Run, as_run
 from gpin.runs.report.settings import short_names
+from gpin.runs.rows import OnStage
 
 __all__ = ["ScoredRuns", "evaluate_runs"]
-
-OnRun = Callable[[str, int, int], None]
-"""A callback that takes the name of a run, the number of its instances done and their total."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +123,7 @@ def evaluate_runs(
     runs: Sequence[Run | str | os.PathLike[str]],
     *,
     new: str | os.PathLike[str] | None = None,
-    on_run: OnRun | None = None,
+    on_run: OnStage | None = None,
     tell: Tell = to_stderr,
     **options: Any,
 ) -> ScoredRuns:

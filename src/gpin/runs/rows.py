@@ -21,6 +21,7 @@ from gpin.vae import VAE
 __all__ = [
     "BATCH",
     "OnBatch",
+    "OnStage",
     "batch_seed",
     "batches",
     "check_given",
@@ -41,6 +42,9 @@ T = TypeVar("T")
 
 OnBatch = Callable[[int, int], None]
 """A callback that takes the number of instances done and their total."""
+
+OnStage = Callable[[str, int, int], None]
+"""A callback that takes what is being done, the number of instances or parts done and their total."""
 
 
 def open_data(

@@ -23,7 +23,7 @@ from gpin.runs.folder import open_runs as open_each
 from gpin.runs.report.display import Words, words_for
 from gpin.runs.report.scored_run import ScoredRun, column_moments, score_run
 from gpin.runs.report.settings import refuse_other_data, short_names
-from gpin.runs.rows import BATCH, batches
+from gpin.runs.rows import BATCH, OnStage, batches
 
 __all__ = [
     "Comparison",
@@ -133,6 +133,7 @@ def compare(
     seed: int = 0,
     data: str | os.PathLike[str] | None = None,
     tell: Tell = to_stderr,
+    on_stage: OnStage = lambda what, done, total: None,
 ) -> Comparison:
     """Open and score runs, see `write_report`."""
     samples, seed = whole_number(samples, "samples"), check_seed(seed)
@@ -140,7 +141,12 @@ def compare(
     runs = open_runs(folders)
     found = _data(runs, data)
     named = zip(short_names(runs), runs, strict=True)
-    scored = [score_run(name, run, found, samples=samples, limit=limit, seed=seed, tell=tell) for name, run in named]
+    scored = [
+        score_run(name, run, found, samples=samples, limit=limit, seed=seed, tell=tell, on_stage=on_stage)
+        for name, run in named
+    ]
+    if len(scored) > 1:
+        on_stage("timing inference", 0, 1)
     return Comparison(scored, found, samples, seed, _times(scored, found, seed) if len(scored) > 1 else {})
 
 

@@ -32,7 +32,7 @@ from gpin.runs.report.scored_run import TrainedRun, open_trained
 from gpin.runs.report.settings import data_settings, differing, flat_settings, short_names, surroundings
 from gpin.runs.report.space import add_space, add_traversals
 from gpin.runs.report.verdict import best_of, findings, glance, training
-from gpin.runs.rows import example_conditions, random_rows
+from gpin.runs.rows import OnStage, example_conditions, random_rows
 
 __all__ = ["compose", "compose_without_data", "lead", "write_report"]
 
@@ -52,6 +52,7 @@ def write_report(
     seed: int = 0,
     data: str | os.PathLike[str] | None = None,
     tell: Tell = to_stderr,
+    on_stage: OnStage = lambda what, done, total: None,
 ) -> None:
     """Write the page about one or more runs, as `gpin report` does.
 
@@ -65,11 +66,14 @@ def write_report(
         seed: The seed of all noise and of the choice of these instances.
         data: The new location of the data, if it has moved.
         tell: Called with each message for the user.
+        on_stage: Called with what is being done, the number of instances or parts done and their total.
     """
     out = as_path(out, "the page")
     check_output(out, "a page", tell=tell)
     try:
-        page = compose(compare(runs, samples=samples, limit=limit, seed=seed, data=data, tell=tell))
+        found = compare(runs, samples=samples, limit=limit, seed=seed, data=data, tell=tell, on_stage=on_stage)
+        on_stage("drawing the page", 0, 1)
+        page = compose(found)
     except DataNotFoundError as error:
         if data is not None:
             raise

@@ -16,7 +16,7 @@ from torch import Tensor
 from gpin._core.devices import device_named
 from gpin._core.errors import InputError
 from gpin._core.messages import Tell
-from gpin.data import DataSet, Scaling
+from gpin.data import DataSet, Rows, Scaling
 from gpin.evaluation.calibration import LEAST, Coverage
 from gpin.evaluation.importance import LogLikelihood
 from gpin.evaluation.scores import Columns, with_derived
@@ -24,7 +24,7 @@ from gpin.inference import ELBO
 from gpin.runs.calibration import posteriors
 from gpin.runs.evaluate import Evaluation, evaluate
 from gpin.runs.folder import Run
-from gpin.runs.rows import conditions_of, random_rows
+from gpin.runs.rows import OnStage, conditions_of, random_rows
 from gpin.training import History
 from gpin.vae import VAE
 
@@ -107,7 +107,15 @@ def open_trained(name: str, run: Run, tell: Tell) -> TrainedRun:
 
 @torch.no_grad()
 def score_run(
-    name: str, run: Run, data: DataSet, *, samples: int, limit: int | None, seed: int, tell: Tell
+    name: str,
+    run: Run,
+    data: DataSet,
+    *,
+    samples: int,
+    limit: int | None,
+    seed: int,
+    tell: Tell,
+    on_stage: OnStage = lambda what, done, total: None,
 ) -> ScoredRun:
     """Score a run's best weights, with the same noise for every run.
 
@@ -119,21 +127,32 @@ def score_run(
         limit: The largest number of test instances with refined scores, chosen at random.
         seed: The seed of all noise and of the choice of instances.
         tell: Called with each message for the user.
+        on_stage: Called with what is being done, the number of instances done and their total.
     """
     vae = run.load(tell).to(device_named(None))
     history, finished = _history(run, tell)
     chosen, volume = random_rows(data.test, limit, seed), run.log_volume
-    encoder = evaluate(vae, data.test, samples=samples, seed=seed, log_volume=volume)
-    refined = evaluate(vae, chosen, samples=samples, proposal="refined", seed=seed, log_volume=volume)
+
+    def scores(rows: Rows, proposal: str) -> Evaluation:
+        def on_batch(done: int, total: int) -> None:
+            on_stage(f"scoring {name} with {proposal} proposals", done, total)
+
+        on_batch(0, len(rows))
+        return _evaluation_on_cpu(
+            evaluate(vae, rows, samples=samples, proposal=proposal, seed=seed, log_volume=volume, on_batch=on_batch)
+        )
+
+    encoder, refined = scores(data.test, "encoder"), scores(chosen, "refined")
+    on_stage(f"measuring the coverage of {name}", 0, 1)
     return ScoredRun(
         name,
         run,
         vae.cpu(),
         history,
         finished,
-        _evaluation_on_cpu(encoder),
+        encoder,
         torch.from_numpy(np.flatnonzero(np.isin(data.test.rows, chosen.rows))),
-        _evaluation_on_cpu(refined),
+        refined,
         _coverage(vae, data, SIMULATIONS if limit is None else max(LEAST, min(limit, SIMULATIONS)), seed),
     )
 
