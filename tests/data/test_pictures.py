@@ -84,4 +84,4 @@ def test_coloured_pictures_are_refused_by_a_model_of_grey_ones_with_what_to_do(t
 
 
 def test_the_options_of_data_in_a_home_that_does_not_exist():
-    assert applicable_options("~nobody-of-this-name/x.csv") == ("columns", "given")
+    assert applicable_options("~nobody-of-this-name/x.csv") == ("columns", "exclude", "kinds", "given")

@@ -154,15 +154,40 @@ def test_the_volume_turns_densities_into_the_units_of_the_data():
         chosen.log_volume(4)
 
 
+def test_missing_values_do_not_count(monkeypatch):
+    monkeypatch.setattr(scaling, "PIECE", 6)
+    values = RNG.normal(size=(40, 3)) * (1, 10, 0.1) + (5, 0, 1e6)
+    values[RNG.random((40, 3)) < 0.3] = np.nan
+    values[0] = np.nan
+    found = choose_scaling(values, np.arange(30))
+    assert found.missing
+    np.testing.assert_allclose(found.offset, np.nanmean(values[:30], 0), rtol=1e-12)
+    np.testing.assert_allclose(found.scale, np.nanstd(values[:30], 0), rtol=1e-6)
+    x = found.apply(values)
+    assert np.array_equal(x.isnan().numpy(), np.isnan(values))
+    np.testing.assert_allclose(found.log_volumes(x), (~np.isnan(values)) @ np.log(found.scale))
+    pictures = RNG.normal(size=(20, 2, 3, 4))
+    pictures[RNG.random(pictures.shape) < 0.3] = np.nan
+    found = choose_scaling(pictures)
+    np.testing.assert_allclose(found.offset, np.nanmean(pictures, (0, 2, 3)), rtol=1e-9)
+    np.testing.assert_allclose(found.scale, np.nanstd(pictures, (0, 2, 3)), rtol=1e-9)
+    assert choose_scaling(np.where(RNG.random((20, 3)) < 0.5, np.nan, 1.0).round()).kind == "binary"
+    with pytest.raises(gpin.InputError, match=r"\(the first is nan in row 0, .*complete data: .*gpin impute"):
+        check_values(values, Scaling(kind="none"))
+    values[:, 1] = np.nan
+    with pytest.raises(gpin.InputError, match=r"column 'b' has no values in the training part: .*`exclude=b`"):
+        choose_scaling(values, columns=("a", "b", "c"))
+
+
 def with_value(value, row=3, column=1, count=20):
     values = RNG.normal(size=(count, 3))
     values[row, column] = value
     return values
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
 @pytest.mark.parametrize("kind", ["auto", "pixels", "standardised", "binary", "none"])
-def test_what_is_not_finite_is_named_with_its_row_and_column(monkeypatch, value, kind):
+def test_what_is_infinite_is_named_with_its_row_and_column(monkeypatch, value, kind):
     monkeypatch.setattr(scaling, "PIECE", 6)
     with pytest.raises(gpin.InputError, match=rf"holds {value} in row 3, column 'b' \(rows count from 0\)"):
         choose_scaling(with_value(value), np.arange(2), kind, columns=("a", "b", "c"))
@@ -222,7 +247,7 @@ def test_large_values_that_float64_can_square_are_standardised():
         (
             [1],
             ("a", "b", "c"),
-            "column 'b' is always 4.5 in the training part .*leave it out with `columns`, or use `scaling=none`",
+            "column 'b' is always 4.5 in the training part .*leave it out with `exclude=b`, or use `scaling=none`",
         ),
         ([0, 2], ("a", "b", "c"), "column 'a' is always 4.5, column 'c' is always 4.5 .*leave them out with"),
         ([1], None, "column 2 is always 4.5 in the training part .*: leave it out, or use `scaling=none`"),

@@ -119,9 +119,9 @@ def test_a_limit_takes_training_rows_at_random_and_leaves_the_other_parts_alone(
 def test_every_part_is_checked(part):
     values = RNG.normal(size=(50, 3))
     row = getattr(split_rows(50, False), part)[0]
-    values[row, 1] = np.nan
+    values[row, 1] = np.inf
     for scaling in (None, NONE):
-        with pytest.raises(gpin.InputError, match=f"some holds nan in row {row}, column 'b'"):
+        with pytest.raises(gpin.InputError, match=f"some holds inf in row {row}, column 'b'"):
             split_and_scale(source(values, columns=("a", "b", "c")), DataConfig(), scaling)
 
 
@@ -181,7 +181,7 @@ def test_a_test_part_follows_the_rest():
         (np.zeros((3, 4)), (5,), NONE, "holds instances of 4 numbers, but the model was trained on instances of 5"),
         (np.zeros((3, 3, 8, 8)), (1, 8, 8), NONE, r"images of 3×8×8 .*trained on images of 1×8×8 .*of that shape$"),
         (np.zeros((3, 4)), (1, 2, 2), NONE, "instances of 4 numbers, but .*images of 1×2×2"),
-        (np.full((3, 4), np.nan), (4,), NONE, "holds nan in row 0, column 1"),
+        (np.full((3, 4), np.nan), (4,), NONE, "has missing values .the first is nan in row 0, column 1"),
         (np.full((3, 1, 2, 2), 300), (1, 2, 2), Scaling(kind="pixels", scale=(255.0,)), "holds 300 .*0 to 255"),
         (np.full((3, 4), 0.5), (4,), Scaling(kind="binary"), r"holds 0\.5 in row 0.*0 or 1"),
     ],

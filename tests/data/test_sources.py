@@ -64,7 +64,7 @@ def test_what_is_not_there_is_named_with_advice(tmp_path, monkeypatch):
     refused("a\0b.npy", "cannot be opened|does not exist")
     refused("a\nb.npy", r"a b\.npy does not exist")
     refused(save(tmp_path / "a\nb.npy", np.zeros(3)), r"a b\.npy holds an array of shape")
-    refused(text(tmp_path / "a.csv", '"a\nb",c\n1,x\n'), "choose numeric columns with `columns=a b`")
+    refused(text(tmp_path / "a.csv", '"a\nb",c\n2020-01-01,x\n'), "leave it out with `exclude=a b`")
     refused(text(tmp_path / "notes.doc", "hello"), r"notes\.doc has no known format: expected \.npy")
     refused(picture(tmp_path / "one" / "a.png", np.zeros((4, 4), np.uint8)) / "a.png", "pass the folder")
 
@@ -257,7 +257,9 @@ def test_columns_are_chosen_in_the_order_asked_for(tmp_path):
         source = open_source(tmp_path / file, SourceConfig(columns=("c", "a")))
         assert source.columns == ("c", "a")
         assert np.array_equal(source.values, [[3, 1], [4, 2]])
-        refused(tmp_path / file, r"column 'b' holds text \(first: 'x' in row 0.*`columns=a,c`")
+        assert open_source(tmp_path / file, SourceConfig(exclude=("b", "a"))).columns == ("c",)
+        refused(tmp_path / file, "no column 'cc': did you mean 'c'", exclude=("cc",))
+        refused(tmp_path / file, "no columns besides those that are excluded", exclude=("a", "b", "c"))
         refused(tmp_path / file, "no column 'cc': did you mean 'c'", columns=("cc",))
 
 
@@ -268,16 +270,12 @@ def test_columns_are_chosen_in_the_order_asked_for(tmp_path):
         ("\n\n", "is empty"),
         ("a,b\n", "has no rows"),
         ("a,a\n1,2\n", "more than one column named 'a'"),
-        (",a\n0,2\n", "column 1 is without a name, perhaps an index: choose columns with `columns=a`"),
-        ("a,b\n1,2\n3\n", "Expected 2 columns, got 1"),
-        ("a,b\n1,\n", r"column 'b' has no value in row 0 \(counting from 0; 1 missing in total\)"),
-        ("a,b\n1,2\n3,NaN\n5,nan\n", r"column 'b' has no value in row 1 \(counting from 0; 2 missing in total\)"),
-        ("a,b\n1,2\n3,4\n5,Oslo\n", r"'b' holds text \(first: 'Oslo' in row 2, .*numeric columns with `columns=a`$"),
+        (",a\n0,2\n", 'column 1 is without a name, perhaps an index: leave it out with `exclude=""`'),
+        ("a,b\n1,2\n\n3\n", "line 4 has 1 cells, but the first row has 2: correct this line, which is '3'"),
+        ("a,b\n1,2\n3,4\n5,Oslo\n", r"'b' holds text \(first: 'Oslo' in row 2, .*but mostly numbers: .*`kinds=b=cat"),
         ("a,b\n1,2020-01-01\n", "column 'b' holds dates or times .*2020-01-01"),
-        ("a\nx\n", "there is no numeric column"),
-        ("a,b,c\nx,y,1\n", "columns 'a', 'b' hold text"),
-        ("a,b\n1,,\n", "Expected 2 columns"),
-        ("a,b\n,\n,\n", "column 'a' has no value in row 0"),
+        ("a,b\n1,,\n", "line 2 has 3 cells"),
+        ("a,b c\n" + "".join(f"{i},x{i}\n" for i in range(101)), "all different, which are too many .*`exclude=b c`"),
         ("1_0,2\n3,4\n", "no column '1'"),
     ],
 )
@@ -292,14 +290,29 @@ def test_parquet_tables_that_cannot_be_used_are_named(tmp_path):
         pyarrow.parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
         return tmp_path / "a.parquet"
 
-    refused(write(a=[1, None, 3]), "column 'a' has no value in row 1")
-    refused(write(a=[1.0, float("nan")]), "column 'a' has no value in row 1")
     refused(write(a=[[1, 2], [3]]), r"column 'a' holds list<.*int64> \(first: \[1, 2\] in row 0")
     refused(write(a=pa.array([], pa.float32())), "has no rows")
-    refused(write(a=[1, 2], __index_level_0__=[0, 1]), "named '__index_level_0__', an index: .*`columns=a`")
-    refused(write(a=pa.array(["x", "y"]).dictionary_encode(), b=[1, 2]), "column 'a' holds text")
+    refused(write(a=[1, 2], __index_level_0__=[0, 1]), "named '__index_level_0__', an index: .*`exclude=__index")
     assert open_source(write(a=[Decimal("1.25"), Decimal(2)])).values.tolist() == [[1.25], [2.0]]
     assert open_source(write(a=pa.array([1, 2], pa.float32()))).values.dtype == np.float32
+
+
+def test_text_and_missing_values_are_read(tmp_path):
+    content = "a,b,c,d\n1,red,,1\n2.5,,4,0\n?,blue,NA,1\n3,red,7,0\n"
+    source = open_source(text(tmp_path / "a.csv", content))
+    nan = np.nan
+    wanted = [[1, 1, nan, 1], [2.5, nan, 4, 0], [nan, 0, nan, 1], [3, 1, 7, 0]]
+    assert np.array_equal(source.values, wanted, equal_nan=True)
+    assert source.levels == (None, (("blue", "red"), False), None, None)
+    chosen = open_source(tmp_path / "a.csv", SourceConfig(kinds={"c": "categorical"}))
+    assert chosen.levels[2] == (("4", "7"), True)
+    assert np.array_equal(chosen.values[:, 2], [nan, 0, nan, 1], equal_nan=True)
+    assert chosen.fingerprint() != source.fingerprint()
+    table = pa.table({"a": pa.array(["x", None, "y"]).dictionary_encode(), "b": [True, None, False], "c": [1, None, 3]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    source = open_source(tmp_path / "a.parquet")
+    assert np.array_equal(source.values, [[0, 1, 1], [nan, nan, nan], [1, 0, 3]], equal_nan=True)
+    assert source.levels == ((("x", "y"), False), None, None)
 
 
 # Pictures ------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from gpin.data import SourceConfig, open_source
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("a;b\n1,5;2,3\n", "columns 'a', 'b' hold text"),
+        ("a;b\n1,5;2,3\n", "column 'a' holds text"),
         ("a;b\n1;2\n3;-2,3\n", "column 'b' holds text"),
         ('a,b\n1,"2,3"\n', "column 'b' holds text"),
         ("1,5;2,3\n2,5;3,3\n", "the first row is 1,5;2,3"),

@@ -5,11 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from gpin.data import Scaling
 from gpin.runs.contributions import Parts, reasons
 
 
 def run(shape, columns=()):
-    return SimpleNamespace(model=SimpleNamespace(shape=shape), column_names=list(columns))
+    return SimpleNamespace(model=SimpleNamespace(shape=shape), column_names=list(columns), scaling=Scaling(kind="none"))
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 10, 6), (2, 1, 7), (1, 3, 2)])

@@ -29,7 +29,7 @@ try:
     from gpin._core.errors import BusyError, FetchError, InputError, TrainingError
 
     # Importing them registers their commands.
-    from gpin.cli import compare, data, demo, evaluate, experiment, methods, rank, runs, train  # noqa: F401
+    from gpin.cli import compare, data, demo, evaluate, experiment, impute, methods, rank, runs, train  # noqa: F401
     from gpin.cli.base import CheckError, Flag, app, typed, with_flags
     from gpin.cli.train import hint_for_option
 except KeyboardInterrupt:  # before `main` can handle it

@@ -44,6 +44,14 @@ RunFolder = Annotated[Path, Parameter(help="The folder of the run, as printed by
 Out = Annotated[Path, Parameter(alias="-o")]
 Device = Annotated[str | None, Parameter(help="The device, such as cpu or cuda; by default a GPU if there is one.")]
 Columns = Annotated[str | None, Parameter(help="For a table: the columns to read, separated by commas.")]
+Exclude = Annotated[str | None, Parameter(help="For a table: the columns to leave out, separated by commas.")]
+Kinds = Annotated[
+    str | None,
+    Parameter(
+        help="For a table: kinds of columns that differ from the detected ones, such as age=gaussian,visits=poisson; "
+        "choose from gaussian, lognormal, bernoulli, categorical, poisson, negative_binomial."
+    ),
+]
 Key = Annotated[str | None, Parameter(help="For an .npz archive of several arrays: the name of the array to read.")]
 Size = Annotated[
     str | None, Parameter(help="For a folder of pictures: the height and width to resize them to, such as 64 or 64x48.")
@@ -128,13 +136,19 @@ def with_flags(sentence: str) -> str:
     Example:
         >>> with_flags("choose columns with `columns=a,b`, or set `latent_dim`")
         'choose columns with --columns a,b, or set --latent-dim'
+        >>> with_flags("leave it out with `exclude=a b`")
+        "leave it out with --exclude 'a b'"
     """
 
     def flag(match: re.Match[str]) -> str:
-        value = "" if match[2] is None else " " + match[2]
+        value = "" if match[2] is None else " " + (quoted(match[2]) if QUOTED.search(match[2]) else match[2])
         return "--" + match[1].replace("_", "-") + value
 
     return re.sub(r"`([a-z_]+)(?:=([^`]*))?`", flag, sentence)
+
+
+QUOTED = re.compile(r"[^\w\s@%+=:,./…×-]|\s|^$")
+"""What a value must be quoted for in a shell."""
 
 
 def on_terminal() -> bool:

@@ -14,9 +14,11 @@ from gpin._core.errors import InputError
 from gpin.cli.base import (
     Columns,
     Device,
+    Exclude,
     Flag,
     Grey,
     Key,
+    Kinds,
     Size,
     SkipDamaged,
     app,
@@ -56,6 +58,8 @@ def train(
     config: Path | None = None,
     seed: int | None = None,
     columns: Columns = None,
+    exclude: Exclude = None,
+    kinds: Kinds = None,
     key: Key = None,
     size: Size = None,
     grey: Grey = None,
@@ -123,7 +127,7 @@ def train(
     """
     from gpin.runs import read_settings, run_settings
     from gpin.runs import train as train_run
-    from gpin.runs.settings import column_list
+    from gpin.runs.settings import column_kinds, column_list
 
     wrong = next((text for text in more if "=" not in text), None)
     if wrong is not None:
@@ -138,6 +142,8 @@ def train(
         "seed": seed,
         "scaling": scaling,
         "given": None if given is None else column_list(given),
+        "exclude": None if exclude is None else column_list(exclude),
+        "kinds": None if kinds is None else column_kinds(kinds),
     }
     chosen = {name: value for name, value in flags.items() if value is not None}
     settings = run_settings(
@@ -223,6 +229,7 @@ class Beginning:
 
     def __call__(self, run: "Run", data: "DataSet", vae: "VAE") -> None:
         from gpin.data import Batches
+        from gpin.data.remarks import remarks
         from gpin.runs.understood import understood
         from gpin.training.cost import expected_seconds
 
@@ -239,6 +246,8 @@ class Beginning:
         if _has_no_header(data.source):
             where = data.source.location
             tell(f"the first row of {where} is all numbers, so it is read as data; the columns are called 1, 2, …")
+        for sentence in remarks(data.source, data.scaling):
+            tell(sentence)
         if self.always or on_terminal():
             seconds = expected_seconds(vae, data.train, data.validation, training)
             left = 1 - (record.get("epoch", 1) - 1) / training.epochs
@@ -251,17 +260,9 @@ class Beginning:
             print(f"resuming at epoch {where}: {run.folder}", file=sys.stderr)
 
     def longer(self, run: "Run", history: "History") -> str | None:
-        """The command that goes on with a finished training.
-
-        It is for twice as many epochs or steps if the best epoch is the last one, and for twice the patience if
-        training stopped early.
-        """
-        epochs, patience = len(history.epochs), run.settings.training.patience
-        if self.asked is None or history.paused or history.stopped or not history.best:
-            return None
-        if _impatient(run, history):
-            return repeated(without=("patience",), set=f"patience={2 * (patience or 1)}")
-        if history.best < epochs:
+        """The command that trains for twice as long, if the best epoch of a finished training is its last one."""
+        epochs = len(history.epochs)
+        if self.asked is None or history.paused or history.stopped or not 0 < history.best == epochs:
             return None
         in_steps = "epochs" in self.asked.training.auto
         longer = {"steps": 2 * epochs * self.batches} if in_steps else {"epochs": 2 * epochs}
@@ -289,11 +290,7 @@ def _show(run: "Run", history: "History", beginning: Beginning) -> None:
     print(f"best epoch {history.best} of {len(history.epochs)}{said}, validation ELBO {number(_best(history))} nats")
     print(f"{'this is a lower bound' if score is None else 'both are lower bounds'} of log p(x), mean over instances")
     if (command := beginning.longer(run, history)) is not None:
-        patience = run.settings.training.patience
-        epochs = "1 epoch" if patience == 1 else f"{patience} epochs"
-        waited = f"training stopped early, after {epochs} without a better one"
-        why = waited if _impatient(run, history) else "the best epoch is the last one, so more training may help"
-        print(f"{why}; to go on: {command}")
+        print(f"the best epoch is the last one, so more training may help: {command}")
     if sys.stdout.isatty() and not history.paused:
         print(f"next: gpin evaluate {quoted(run.folder)}")
 
@@ -317,12 +314,6 @@ def _record(run: "Run", history: "History", beginning: Beginning) -> dict[str, A
         "skipped": [name for name, _ in run.skipped],
         "understood": dict(beginning.understood),
     }
-
-
-def _impatient(run: "Run", history: "History") -> bool:
-    """Whether training stopped before all epochs because the validation score no longer improved."""
-    training, epochs = run.settings.training, len(history.epochs)
-    return training.patience is not None and history.best + training.patience <= epochs < training.epochs
 
 
 def _best(history: "History") -> float:

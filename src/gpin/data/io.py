@@ -1,12 +1,14 @@
 """Helpers of the file readers: errors about damaged files, and space for unpacked data."""
 
 import contextlib
+import csv
+import io
 import math
 import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -47,14 +49,16 @@ def one_line(reason: object, most: int = 200) -> str:
     return said if len(said) <= most else said[: most - 1] + "…"
 
 
-def listed(names: list[str], most: int = 8) -> str:
-    """Names joined with commas, truncated if there are more than `most`.
+def listed(names: Sequence[str]) -> str:
+    """Names joined with commas, as options take them; a name with a comma or a quote is quoted.
 
     Example:
-        >>> listed(["a", "b", "c"], most=2)
-        'a,b,…'
+        >>> listed(["a", "b, c"])
+        'a,"b, c"'
     """
-    return ",".join(names[:most]) + (",…" if len(names) > most else "")
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
 
 
 def room_for(shape: tuple[int, ...], dtype: DTypeLike, what: str) -> np.ndarray:

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from gpin._core.errors import InputError
 from gpin.data.io import one_line, reading, room_for
 
-__all__ = ["PICTURES", "FolderSurvey", "read_pictures"]
+__all__ = ["PICTURES", "FolderSurvey", "read_picture", "read_pictures"]
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ def read_pictures(
         images = room_for((len(seen), channels, *size), np.uint8, str(folder))
         colours = False
         for row, path in enumerate(seen):
-            images[row] = pixels = _readable(path, lambda path: _pixels(path, channels, size))
+            images[row] = pixels = _readable(path, lambda path: read_picture(path, channels, size))
             colours = colours or bool((pixels != pixels[:1]).any())
     survey = FolderSurvey(
         sizes=tuple(sizes),
@@ -186,8 +186,8 @@ def _one_size(folder: Path, counts: list[tuple[tuple[int, int], int]]) -> tuple[
     return counts[0][0]
 
 
-def _pixels(path: Path, channels: int, size: tuple[int, int]) -> np.ndarray:
-    """One picture, `(channels, height, width)`."""
+def read_picture(path: Path, channels: int, size: tuple[int, int]) -> np.ndarray:
+    """One picture with 1 or 3 channels and of this height and width, `(channels, height, width)`."""
     with reading(path, "a picture"), _opened(path) as opened:
         image = _eight_bits(ImageOps.exif_transpose(opened))
         if _is_transparent(image):

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from gpin._core.config import Config, suggest
 from gpin._core.errors import InputError
-from gpin.data.io import let_go
+from gpin.data.columns import ColumnScaling
+from gpin.data.io import let_go, listed
 
 __all__ = ["Scaling", "ScalingKind", "channel_axis", "check_values", "choose_scaling"]
 
@@ -36,17 +37,21 @@ class Scaling(Config):
     Arguments:
         kind: "pixels" divides bytes by 255; "standardised" gives mean 0 and variance 1 over the training data, for each
             column of a table and each channel of images or series separately; "binary" is for values in {0, 1}; "none"
-            keeps the values unchanged.
+            keeps the values unchanged; "columns" is for a table with columns of different kinds.
         offset: One offset for all values of an instance, one per column, or one per channel.
         scale: As many positive scales as offsets.
         axis: The axis of an instance along which the offsets differ, from 0, see `channel_axis`; None for the last one,
             the columns of a table.
+        columns: The columns of a table with different kinds; then there is neither offset nor scale.
+        missing: Whether NaN stands for missing values in the data.
     """
 
-    kind: Literal["pixels", "standardised", "binary", "none"]
+    kind: Literal["pixels", "standardised", "binary", "none", "columns"]
     offset: tuple[float, ...] = Field(default=(0.0,), min_length=1)
     scale: tuple[float, ...] = Field(default=(1.0,), min_length=1)
     axis: Literal[0, 1, 2] | None = None
+    columns: tuple[ColumnScaling, ...] = ()
+    missing: bool = False
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -56,8 +61,9 @@ class Scaling(Config):
 
     @model_serializer(mode="wrap")
     def _record(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The scaling as it is stored in files, without an axis if it has none, as in earlier versions."""
-        return {name: value for name, value in handler(self).items() if name != "axis" or value is not None}
+        """The scaling as it is stored in files, without what earlier versions did not have unless it is used."""
+        later = ("axis", "columns", "missing")
+        return {name: value for name, value in handler(self).items() if name not in later or name in self.changed()}
 
     def apply(self, values: np.ndarray) -> Tensor:
         """Convert values in the units of the data, `(..., *shape)`, to those of the model.
@@ -67,6 +73,8 @@ class Scaling(Config):
             tensor([[0.0000, 0.2000, 1.0000]])
         """
         values = np.asarray(values)
+        if self.columns:
+            return self._table(values)
         # float32 is exact for bytes; a mean that is large compared with the deviation needs float64.
         exact = values.dtype.itemsize == 1 and self.kind != "standardised"
         x = values.astype(np.float32 if exact else np.float64)
@@ -79,11 +87,50 @@ class Scaling(Config):
         Pixels are rounded and clipped to bytes; standardised values are float64; others are unchanged, in float32.
         """
         x = x.detach().cpu().numpy() if isinstance(x, Tensor) else x
+        if self.columns:
+            x = x.astype(np.float64)
+            return np.stack([column.undo(part) for column, part in self._parts(x)], -1)
         if self.kind in ("binary", "none"):
             return x.astype(np.float32, copy=False)
         x = x.astype(np.float64)
         values = x * self._like(self.scale, x) + self._like(self.offset, x)
         return np.clip(np.rint(values), 0, 255).astype(np.uint8) if self.kind == "pixels" else values
+
+    def _table(self, values: np.ndarray) -> Tensor:
+        """x `(n, width)` or `(width,)` of the values of a table with columns of different kinds."""
+        rows = np.atleast_2d(np.asarray(values, np.float64))
+        parts = [column.apply(rows[:, index]) for index, column in enumerate(self.columns)]
+        x = torch.from_numpy(np.concatenate(parts, 1).astype(np.float32))
+        return x if values.ndim > 1 else x[0]
+
+    def _parts(self, x: np.ndarray) -> Iterator[tuple[ColumnScaling, np.ndarray]]:
+        """The columns with their shares of x `(n, width)`."""
+        ends = np.cumsum([column.width for column in self.columns])
+        return zip(self.columns, np.split(x, ends[:-1], axis=1), strict=True)
+
+    def shape(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of an instance of the model, from that of the data."""
+        return (sum(column.width for column in self.columns),) if self.columns else values
+
+    def by_column(self, values: np.ndarray) -> np.ndarray:
+        """Numbers for each value of x, `(n, *shape)`, summed over the levels of each categorical column of a table."""
+        return np.stack([part.sum(1) for _, part in self._parts(values)], 1) if self.columns else values
+
+    def decoded(self, values: np.ndarray) -> list[np.ndarray]:
+        """The columns of a table `(n, columns)` as they are written to files: text, whole numbers or numbers."""
+        if not self.columns:
+            return list(values.T)
+        return [column.decoded(values[:, index]) for index, column in enumerate(self.columns)]
+
+    def log_volumes(self, x: Tensor) -> Tensor:
+        """log p(x) − log p(value) of each instance x `(n, *shape)`: Σ log |d value/dx| over observed values, `(n,)`."""
+        found = x.detach().cpu().numpy().astype(np.float64)
+        if self.columns:
+            volumes = sum(column.log_volumes(part) for column, part in self._parts(found))
+        else:
+            scales = np.broadcast_to(np.log(self._like(self.scale, found)), found.shape)
+            volumes = np.where(np.isnan(found), 0.0, scales).reshape(len(found), -1).sum(1)
+        return torch.as_tensor(volumes).to(x.device)
 
     def units(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Offset and scale: one number for all values of an instance of this shape, or one for each."""
@@ -99,10 +146,14 @@ class Scaling(Config):
 
     def unfit(self, values: np.ndarray) -> np.ndarray:
         """Which of the values, `(..., *shape)`, cannot be scaled: not valid for this kind, or too large for float32."""
+        if self.columns:
+            wide = values.astype(np.float64)
+            return np.stack([column.unfit(wide[..., index]) for index, column in enumerate(self.columns)], -1)
+        known = ~np.isnan(values) if values.dtype.kind == "f" else True
         if self.kind == "pixels":
-            return (values < 0) | (values > 255) | (values != np.rint(values))
+            return known & ((values < 0) | (values > 255) | (values != np.rint(values)))
         if self.kind == "binary":
-            return (values != 0) & (values != 1)
+            return known & (values != 0) & (values != 1)
         x = values.astype(np.float64)
         with np.errstate(over="ignore"):
             return np.abs((x - self._like(self.offset, x)) / self._like(self.scale, x)) > LARGEST
@@ -175,6 +226,7 @@ def choose_scaling(
         scaling = _standardised(survey, data)
     else:
         scaling = Scaling(kind=kind, scale=(255.0 if kind == "pixels" else 1.0,))
+    scaling = scaling.model_copy(update={"missing": survey.missing})
     _refuse_misfits(survey, data, scaling)
     return scaling
 
@@ -182,9 +234,15 @@ def choose_scaling(
 def check_values(
     values: np.ndarray, scaling: Scaling, columns: Sequence[str] | None = None, name: str = "the data"
 ) -> None:
-    """Raise InputError if a value is not finite, or if the scaling cannot be applied to it."""
+    """Raise InputError if a value is infinite, or missing although the scaling has none, or cannot be scaled."""
     data = _Data((values,), columns, name)
-    _refuse_misfits(_survey(data, None, moments=False), data, scaling)
+    survey = _survey(data, None, moments=False)
+    if survey.missing and not scaling.missing:
+        raise InputError(
+            f"{name} has missing values (the first is {data.first(np.isnan)}), but the model was trained on complete "
+            "data: fill them, for example with gpin impute"
+        )
+    _refuse_misfits(survey, data, scaling)
 
 
 @dataclass(frozen=True)
@@ -241,7 +299,8 @@ class _Data:
 
 @dataclass(frozen=True)
 class _Survey:
-    """The range of all values, whether all are whole numbers, and the moments and range of the training rows.
+    """The range of all values, whether all are whole numbers and some are missing, and the moments and range of the
+    training rows.
 
     Arrays have one entry per column of a table. For images they are scalars, or have one entry per channel and
     broadcast against an instance.
@@ -250,6 +309,7 @@ class _Survey:
     low: np.ndarray
     high: np.ndarray
     whole: bool
+    missing: bool
     train_low: np.ndarray
     train_high: np.ndarray
     mean: np.ndarray
@@ -257,7 +317,7 @@ class _Survey:
 
 
 def _survey(data: _Data, rows: np.ndarray | None, moments: bool) -> _Survey:
-    """Read the data once; NaN and infinite values raise InputError.
+    """Read the data once; NaN stands for missing values, and infinite values raise InputError.
 
     Means m and sums of squares s of two sets of a and b rows are combined by δ = m_b − m_a, m = m_a + δ b/(a+b),
     s = s_a + s_b + δ² ab/(a+b) (Chan, Golub and LeVeque). The first row is subtracted from all rows, so that no digits
@@ -269,35 +329,48 @@ def _survey(data: _Data, rows: np.ndarray | None, moments: bool) -> _Survey:
         chosen[rows] = True
     infinity = data.reduced(np.max, np.full((1, *data.parts[0].shape[1:]), np.inf))
     low, high, train_low, train_high = infinity, -infinity, infinity, -infinity
-    whole, count, first, mean, squares = True, 0, None, np.zeros_like(infinity), np.zeros_like(infinity)
+    whole, missing, first, mean, squares = True, False, None, np.zeros_like(infinity), np.zeros_like(infinity)
+    count: Any = 0
     for number, start, piece in data.pieces():
         floats = piece.dtype.kind == "f"
         x = _wide(piece) if floats or moments else piece
-        if floats and not np.isfinite(x).all():
-            where = data.first(lambda values: ~np.isfinite(values))
-            raise InputError(f"{data.name} holds {where}: every value must be a finite number; fill or remove it")
-        whole = whole and (not floats or bool((x == np.rint(x)).all()))
-        low, high = np.minimum(low, data.reduced(np.min, x)), np.maximum(high, data.reduced(np.max, x))
+        gone = np.isnan(x) if floats else np.zeros((), bool)
+        if floats and np.isinf(x).any():
+            where = data.first(np.isinf)
+            raise InputError(f"{data.name} holds {where}: every value must be a finite number; correct or empty it")
+        holey = bool(gone.any())
+        missing = missing or holey
+        whole = whole and (not floats or bool(((x == np.rint(x)) | gone).all()))
+        low = np.minimum(low, data.reduced(np.min, np.where(gone, np.inf, x) if holey else x))
+        high = np.maximum(high, data.reduced(np.max, np.where(gone, -np.inf, x) if holey else x))
         training = chosen[start : start + len(piece)]
         if number > 0 or not moments or not training.any():
             continue
         x = x[training]
-        train_low = np.minimum(train_low, data.reduced(np.min, x))
-        train_high = np.maximum(train_high, data.reduced(np.max, x))
+        gone = gone[training] if holey else gone
+        train_low = np.minimum(train_low, data.reduced(np.min, np.where(gone, np.inf, x) if holey else x))
+        train_high = np.maximum(train_high, data.reduced(np.max, np.where(gone, -np.inf, x) if holey else x))
         with np.errstate(over="ignore", invalid="ignore"):  # values above HUGE raise an error later
             if first is None:
-                first = data.reduced(_first, x)
+                first = np.nan_to_num(data.reduced(_first, x))
             x = x - first
-            piece_mean = data.reduced(np.mean, x)
-            size = x.size // piece_mean.size
-            delta, total = piece_mean - mean, count + size
+            size: Any
+            if holey:
+                size = data.reduced(np.sum, ~gone)
+                x = np.where(gone, 0.0, x)
+                piece_mean = data.reduced(np.sum, x) / np.maximum(size, 1)
+                x = np.where(gone, piece_mean, x)
+            else:
+                piece_mean = data.reduced(np.mean, x)
+                size = x.size // piece_mean.size
+            delta, total = piece_mean - mean, np.maximum(count + size, 1) if holey else count + size
             mean = mean + delta * (size / total)
             squares = squares + data.reduced(np.sum, (x - piece_mean) ** 2) + delta**2 * (count * size / total)
-            count = total
+            count = count + size
     with np.errstate(invalid="ignore"):
-        deviation = np.sqrt(squares / max(count, 1))
+        deviation = np.sqrt(squares / np.maximum(count, 1))
         mean = mean if first is None else first + mean
-    return _Survey(low, high, whole, train_low, train_high, mean, deviation)
+    return _Survey(low, high, whole, missing, train_low, train_high, mean, deviation)
 
 
 def _first(x: np.ndarray, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> np.ndarray:
@@ -325,6 +398,11 @@ def _fitting(survey: _Survey, data: _Data) -> Literal["pixels", "standardised", 
 def _standardised(survey: _Survey, data: _Data) -> Scaling:
     """The scaling to mean 0 and variance 1 over the training rows; raises InputError if the variance is zero."""
     low, high, mean, deviation = map(np.ravel, (survey.train_low, survey.train_high, survey.mean, survey.deviation))
+    if len(unknown := np.flatnonzero(low > high)):
+        where = "its pixels" if data.images and data.axis is None else data.column(int(unknown[0]))
+        named = [] if data.columns is None or data.images else [data.columns[int(i)] for i in unknown]
+        how = f" with `exclude={listed(named)}`" if named else ""
+        raise InputError(f"{data.name}: {where} has no values in the training part: leave it out{how}")
     constant = np.flatnonzero(low == high)
     if len(constant) == len(low) and data.images and (low == low[0]).all():
         raise InputError(f"{data.name}: every pixel of the training part is {low[0]:.6g}, which cannot be standardised")
@@ -333,7 +411,9 @@ def _standardised(survey: _Survey, data: _Data) -> Scaling:
         others = "channels" if data.images else "columns"
         more = f" and {len(constant) - 4} more {others} are constant" if len(constant) > 4 else ""
         out = "leave it out" if len(constant) == 1 else "leave them out"
-        how = f"{out} with `columns`" if data.columns is not None else out
+        how = (
+            out if data.columns is None else f"{out} with `exclude={listed([data.columns[int(i)] for i in constant])}`"
+        )
         raise InputError(
             f"{data.name}: {said}{more} in the training part and cannot be standardised: {how}, or use `scaling=none`"
         )
@@ -353,7 +433,13 @@ def _standardised(survey: _Survey, data: _Data) -> Scaling:
 def _refuse_misfits(survey: _Survey, data: _Data, scaling: Scaling) -> None:
     """Raise InputError unless the scaling can be applied to every value, which the range of the values determines."""
     ends = np.stack([survey.low, survey.high]).astype(np.float64)
-    if scaling.unfit(ends).any() or (scaling.kind in ("pixels", "binary") and not survey.whole):
-        why = {"pixels": "pixels must be whole numbers from 0 to 255", "binary": "binary data must be 0 or 1"}
-        reason = why.get(scaling.kind, "that is too large for float32; convert the data to other units")
-        raise InputError(f"{data.name} holds {data.first(scaling.unfit)}: {reason}")
+    ends = np.where(np.isinf(ends), 0.0, ends)  # of columns without any value
+    if scaling.columns:
+        bad = any(bool(scaling.unfit(_wide(piece)).any()) for _, _, piece in data.pieces())
+        why = "the model was trained on a column of another kind"
+    else:
+        bad = bool(scaling.unfit(ends).any()) or (scaling.kind in ("pixels", "binary") and not survey.whole)
+        reasons = {"pixels": "pixels must be whole numbers from 0 to 255", "binary": "binary data must be 0 or 1"}
+        why = reasons.get(scaling.kind, "that is too large for float32; convert the data to other units")
+    if bad:
+        raise InputError(f"{data.name} holds {data.first(scaling.unfit)}: {why}")

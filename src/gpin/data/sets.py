@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from gpin._core.config import Config, suggest
 from gpin._core.errors import InputError
 from gpin.conditions import Condition, joined
+from gpin.data.columns import choose_columns, remapped
 from gpin.data.given import condition_of, numbers_of
 from gpin.data.io import let_go, one_line
 from gpin.data.scaling import Scaling, ScalingKind, check_values, choose_scaling
@@ -81,8 +82,8 @@ class Rows(Dataset[Tensor]):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of an instance."""
-        return self.values.shape[1:]
+        """The shape of an instance in the units of the model."""
+        return self.scaling.shape(self.values.shape[1:])
 
 
 class DataConfig(Config):
@@ -116,12 +117,17 @@ class DataSet:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of an instance."""
-        return self.source.shape
+        """The shape of an instance in the units of the model."""
+        return self.scaling.shape(self.source.shape)
 
 
 def split_and_scale(
-    source: Source, config: DataConfig, scaling: Scaling | None = None, condition: Condition | None = None
+    source: Source,
+    config: DataConfig,
+    scaling: Scaling | None = None,
+    condition: Condition | None = None,
+    *,
+    detect: bool = True,
 ) -> DataSet:
     """Split a source as in the paper and choose its scaling; every value is checked.
 
@@ -132,6 +138,7 @@ def split_and_scale(
         config: How to split and scale it.
         scaling: The scaling of an earlier run, used unchanged; None chooses one.
         condition: The condition of an earlier run, used unchanged; None derives it from the conditions of the source.
+        detect: Whether columns of a table may be of different kinds, unless a kind of scaling is chosen.
 
     Example:
         >>> from gpin.data import open_source
@@ -144,9 +151,10 @@ def split_and_scale(
     train = _some(rows.train, config.limit, np.random.default_rng([config.seed, 1]))
     validation = _some(rows.validation, config.validation_limit, np.random.default_rng([config.seed, 2]))
     if scaling is None:
-        scaling = choose_scaling(
-            source.values, train, config.scaling, test=source.test, columns=source.columns, name=source.name
-        )
+        scaling = _table_scaling(source, train, detect and config.scaling == "auto")
+    if scaling is None:
+        kind = "standardised" if source.config.kinds and config.scaling == "auto" else config.scaling
+        scaling = choose_scaling(source.values, train, kind, test=source.test, columns=source.columns, name=source.name)
     else:
         for part in (source.values, source.test):
             if part is not None:
@@ -167,6 +175,26 @@ def split_and_scale(
     return DataSet(source, scaling, whole.chosen(train), whole.chosen(validation), test, condition)
 
 
+def _table_scaling(source: Source, train: np.ndarray, detect: bool) -> Scaling | None:
+    """The scaling of a table with columns of different kinds; None if all are alike."""
+    if not detect:
+        asked = next((name for name, own in zip(source.columns or (), source.levels or (), strict=False) if own), None)
+        asked = asked or next(iter(source.config.kinds or ()), None)
+        if asked is not None:
+            raise InputError(
+                f"{source.name}: column {asked!r} has a kind of its own, so that neither `scaling` nor one likelihood "
+                "for all columns can be chosen: leave that choice or the column out"
+            )
+        return None
+    if source.kind != "table" or source.columns is None:
+        return None
+    columns = choose_columns(source.values, train, source.columns, source.levels, source.config.kinds, source.name)
+    if columns is None or {column.kind for column in columns} == {"gaussian"}:
+        return None
+    missing = source.values.dtype.kind == "f" and bool(np.isnan(source.values).any())
+    return Scaling(kind="columns", columns=columns, missing=missing)
+
+
 def _some(rows: np.ndarray, limit: int | None, random: np.random.Generator) -> np.ndarray:
     return rows if limit is None or limit >= len(rows) else np.sort(random.choice(rows, limit, replace=False))
 
@@ -178,6 +206,8 @@ def as_model_data(
     columns: Sequence[str] | None = None,
     condition: Condition | None = None,
     given: Mapping[str, Any] | None = None,
+    *,
+    missing: bool = False,
 ) -> Rows:
     """All rows of a source as data for a model that was trained on another source; every value is checked.
 
@@ -192,22 +222,32 @@ def as_model_data(
         columns: The names of the model's columns, if they have names.
         condition: What the model is conditional on, if anything.
         given: Values of conditions that are the same for all instances and do not come with the source, by name.
+        missing: Whether values may be missing even if the model was trained on complete data.
     """
     values = source.values if source.test is None else np.concatenate([source.values, source.test])
+    levels = source.levels
     if source.columns is not None and columns is not None:
         for name in columns:
             if name not in source.columns:
                 known = one_line(suggest(name, list(source.columns)), 4096)
                 raise InputError(f"{source.name} has no column {name!r}, which the model was trained on: {known}")
         if tuple(columns) != source.columns:
-            values = values[:, [source.columns.index(name) for name in columns]]
+            order = [source.columns.index(name) for name in columns]
+            values = values[:, order]
+            levels = None if levels is None else tuple(levels[number] for number in order)
+    if scaling.columns and values.shape[1:] == (len(scaling.columns),):
+        values = remapped(values, columns or source.columns or (), levels, scaling.columns, source.name)
+    elif levels is not None:
+        raise InputError(f"{source.name} holds text, but the model was trained on numbers")
     if len(shape) == 3 and values.shape[1:] == (1, *shape[1:]):
         values = np.broadcast_to(values, (len(values), *shape))
-    if values.shape[1:] != tuple(shape):
+    if scaling.shape(values.shape[1:]) != tuple(shape) or len(scaling.columns or values[0]) != len(values[0]):
         raise InputError(
             f"{source.name} holds {_said(values.shape[1:])}, but the model was trained on {_said(tuple(shape))}: "
             + _reshaped(source, shape)
         )
+    if missing:
+        scaling = scaling.model_copy(update={"missing": True})
     check_values(values, scaling, source.columns if columns is None else columns, source.name)
     c = None if condition is None else _given_numbers(condition, source, given or {}, len(values))
     return Rows(values, np.arange(len(values)), scaling, source.names, c)

@@ -23,10 +23,11 @@ from gpin._core.errors import InputError
 from gpin._core.files import as_path
 from gpin.data.arrays import instances, npz_conditions, read_npy, read_npz
 from gpin.data.benchmarks import BENCHMARKS, load_benchmark
+from gpin.data.columns import ColumnKind, Levels
 from gpin.data.given import FOLDER, LABEL, Given, benchmark_labels, folder_names
 from gpin.data.io import let_go, one_line
 from gpin.data.pictures import PICTURES, FolderSurvey, read_pictures
-from gpin.data.tables import csv_conditions, parquet_conditions, read_csv, read_parquet
+from gpin.data.tables import Table, csv_conditions, parquet_conditions, read_csv, read_parquet
 
 __all__ = ["FORMATS", "Format", "Source", "SourceConfig", "applicable_options", "open_source"]
 
@@ -36,7 +37,7 @@ FINGERPRINT_ROWS = 4096
 """The number of rows that a fingerprint includes of larger data."""
 
 
-LATER = ("skip_damaged", "given")
+LATER = ("skip_damaged", "given", "exclude", "kinds")
 """Options that were added after runs had been stored: unless they are used, they are no part of a run's identity."""
 
 
@@ -52,6 +53,9 @@ class SourceConfig(Config):
             raise InputError otherwise.
         given: The conditions that come with the data and are not modelled: columns of a table, other arrays of an .npz
             archive, "folder" for the subfolder of a picture, or "label" for that of an image of a benchmark set.
+        exclude: For a table, the columns to leave out.
+        kinds: For a table, the kinds of some columns by name, see `gpin.data.columns`; those of the others are
+            detected.
     """
 
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
@@ -60,6 +64,8 @@ class SourceConfig(Config):
     grey: bool = False
     skip_damaged: bool = False
     given: tuple[str, ...] | None = Field(default=None, min_length=1)
+    exclude: tuple[str, ...] | None = Field(default=None, min_length=1)
+    kinds: dict[str, ColumnKind] | None = None
 
     @model_serializer(mode="wrap")
     def _record(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
@@ -85,6 +91,7 @@ class Source:
         survey: For a folder of pictures, what it was found to hold.
         given: The conditions of the values by name, if some were asked for.
         test_given: The conditions of the test part.
+        levels: The levels of each categorical column of a table, and None for the others; their numbers are the values.
     """
 
     name: str
@@ -98,6 +105,7 @@ class Source:
     survey: FolderSurvey | None = None
     given: Given | None = None
     test_given: Given | None = None
+    levels: tuple[Levels | None, ...] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -111,7 +119,8 @@ class Source:
         """
         parts = [self.values] + ([] if self.test is None else [self.test])
         about = [[part.shape, part.dtype.newbyteorder("=").name] for part in parts]
-        found = hashlib.sha256(json.dumps([about, self.columns]).encode())
+        known = [about, self.columns] + ([] if self.levels is None else [self.levels])
+        found = hashlib.sha256(json.dumps(known).encode())
         for part in parts:
             kind = np.dtype(np.float64) if part.dtype == np.longdouble else part.dtype  # a long double has padding
             for rows in _rows_to_hash(part):
@@ -129,18 +138,23 @@ class Format:
 
     Arguments:
         read: Reads the file at a path with the given options. Returns the values, `(count, columns)` for a table or
-            `(count, channels, height, width)` for images, and the names of the columns, if any.
+            `(count, channels, height, width)` for images, and the names of the columns, if any; or a
+            `gpin.data.tables.Table`, which also has levels.
         options: The options of `SourceConfig` that apply to it.
         conditions: Reads the conditions of these names from the file at a path; None if the format has none.
     """
 
-    read: Callable[[Path, SourceConfig], tuple[np.ndarray, tuple[str, ...] | None]]
+    read: Callable[[Path, SourceConfig], tuple[np.ndarray, tuple[str, ...] | None] | Table]
     options: tuple[str, ...] = ()
     conditions: Callable[[Path, Sequence[str]], Given] | None = None
 
 
+TABLE = ("columns", "exclude", "kinds")
+"""The options of tables with named columns."""
 _CSV = Format(
-    lambda path, config: read_csv(path, config.columns, config.given or ()), ("columns", "given"), csv_conditions
+    lambda path, config: read_csv(path, config.columns, config.exclude, config.kinds, config.given or ()),
+    (*TABLE, "given"),
+    csv_conditions,
 )
 
 FORMATS = {
@@ -154,8 +168,8 @@ FORMATS = {
     ".tsv": _CSV,
     ".txt": _CSV,
     ".parquet": Format(
-        lambda path, config: read_parquet(path, config.columns, config.given or ()),
-        ("columns", "given"),
+        lambda path, config: read_parquet(path, config.columns, config.exclude, config.kinds, config.given or ()),
+        (*TABLE, "given"),
         parquet_conditions,
     ),
 }
@@ -221,13 +235,14 @@ def _opened(path: Path, name: str, config: SourceConfig) -> Source:
     if ending in FORMATS:
         if config.given is not None:  # first, so that the name of a condition that is not there is reported as such
             named["given"] = _conditions(path, FORMATS[ending], config.given)
-        values, columns = FORMATS[ending].read(path, config)
+        values, columns, levels = (*FORMATS[ending].read(path, config), None)[:3]
         for condition, found in named.get("given", {}).items():
             if len(found) != len(values):
                 raise InputError(
                     f"{path}: the condition {condition!r} has {len(found)} values for {len(values)} instances"
                 )
-        return Source(**named, values=values, kind="table" if values.ndim == 2 else "images", columns=columns)
+        named |= {"kind": "table" if values.ndim == 2 else "images", "columns": columns, "levels": levels}
+        return Source(**named, values=values)
     if ending in PICTURES:
         raise InputError(f"{path} is a single picture: pass the folder that holds all pictures")
     raise InputError(f"{path} has no known format: expected {', '.join(FORMATS)} or a folder of pictures")
@@ -246,7 +261,7 @@ def applicable_options(data: str | os.PathLike[str]) -> tuple[str, ...]:
 
 def _refuse_options(config: SourceConfig, what: str, applicable: tuple[str, ...]) -> None:
     of = {
-        "columns": "tables with named columns",
+        **dict.fromkeys(TABLE, "tables with named columns"),
         "key": ".npz archives",
         "given": "tables, .npz archives, folders of pictures and benchmark sets",
     }

@@ -3,9 +3,9 @@
 import csv
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,28 +14,82 @@ import pyarrow.parquet
 
 from gpin._core.config import suggest
 from gpin._core.errors import InputError
+from gpin.data.columns import MOST_LEVELS, Levels
 from gpin.data.io import listed, one_line, reading, room_for
 
-__all__ = ["csv_conditions", "is_number", "parquet_conditions", "read_csv", "read_parquet"]
+__all__ = [
+    "Table",
+    "arrow_table",
+    "csv_conditions",
+    "delimiter_of",
+    "is_number",
+    "parquet_conditions",
+    "read_csv",
+    "read_parquet",
+]
 
 INDEX = re.compile(r"|__index_level_\d+__|Unnamed: \d+")
 """The names that pandas gives to an index column, which is not data."""
 COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 """A number with a decimal comma or a thousands separator."""
 POINT = "numbers must have a decimal point and no commas"
+MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A", "?"]
+"""The cells of a text table that stand for missing values."""
+
+
+IDENTIFIER = 20
+"""A column of at least so many texts that are all different is not taken as categorical."""
+
+
+class Table(NamedTuple):
+    """A table that was read.
+
+    Attributes:
+        values: `(n, columns)`, in the narrowest type that can hold all columns; NaN for missing values, and the numbers
+            of levels, from 0, in categorical columns.
+        columns: The names of the columns.
+        levels: The levels of each categorical column, and None for the others; None if there is none.
+    """
+
+    values: np.ndarray
+    columns: tuple[str, ...]
+    levels: tuple[Levels | None, ...] | None = None
 
 
 def read_csv(
-    path: Path, columns: tuple[str, ...] | None, given: Sequence[str] = ()
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """A text table, `(n, columns)`, and the names of its columns, without those that are given as conditions.
+    path: Path,
+    columns: tuple[str, ...] | None,
+    exclude: tuple[str, ...] | None = None,
+    kinds: Mapping[str, str] | None = None,
+    given: Sequence[str] = (),
+) -> Table:
+    """A text table.
 
     The first row is a header unless all of its cells are numbers; without a header, columns are named 1, 2, ….
-    The separator is a comma, semicolon or tab, whichever splits the first row into the most cells.
+    The separator is a comma, semicolon or tab, whichever splits the first row into the most cells. Empty cells and
+    those of `MISSING` are missing values.
+
+    Arguments:
+        path: The file.
+        columns: The columns to read, in this order; None for all.
+        exclude: Columns to leave out.
+        kinds: The kinds of some columns by name; only which of them are categorical matters here.
+        given: Columns that are given as conditions and left out, too.
     """
     with reading(path, "a table in UTF-8 text"):
-        table = _csv_table(path, columns, given)
-        return _values(path, table), tuple(table.column_names)
+        return _read(path, _csv_table(path, columns, exclude, given), kinds or {}, exclude or ())
+
+
+def read_parquet(
+    path: Path,
+    columns: tuple[str, ...] | None,
+    exclude: tuple[str, ...] | None = None,
+    kinds: Mapping[str, str] | None = None,
+    given: Sequence[str] = (),
+) -> Table:
+    """A Parquet table; see :func:`read_csv`."""
+    with reading(path, "a Parquet file"):
+        return _read(path, _parquet_table(path, columns, exclude, given), kinds or {}, exclude or ())
 
 
 def csv_conditions(path: Path, given: Sequence[str]) -> dict[str, np.ndarray]:
@@ -44,36 +98,55 @@ def csv_conditions(path: Path, given: Sequence[str]) -> dict[str, np.ndarray]:
         return _conditions(path, _csv_table(path, tuple(given)))
 
 
-def _csv_table(path: Path, columns: tuple[str, ...] | None, given: Sequence[str] = ()) -> pa.Table:
-    first, delimiter, blank = _first_row(path)
-    header = not all(is_number(cell) or not cell.strip() for cell in first)
-    names = [cell.strip() for cell in first] if header else [str(i + 1) for i in range(len(first))]
-    return pyarrow.csv.read_csv(
-        path,
-        pyarrow.csv.ReadOptions(column_names=names, skip_rows=blank, skip_rows_after_names=int(header)),
-        pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        pyarrow.csv.ConvertOptions(include_columns=_chosen(path, names, columns, given)),
-    )
-
-
-def read_parquet(
-    path: Path, columns: tuple[str, ...] | None, given: Sequence[str] = ()
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """A Parquet table, `(n, columns)`, and the names of its columns, without those that are given as conditions."""
-    with reading(path, "a Parquet file"):
-        table = _parquet_table(path, columns, given)
-        return _values(path, table), tuple(table.column_names)
-
-
 def parquet_conditions(path: Path, given: Sequence[str]) -> dict[str, np.ndarray]:
     """The columns of a Parquet table that are given as conditions, as text or numbers."""
     with reading(path, "a Parquet file"):
         return _conditions(path, _parquet_table(path, tuple(given)))
 
 
-def _parquet_table(path: Path, columns: tuple[str, ...] | None, given: Sequence[str] = ()) -> pa.Table:
+def arrow_table(path: Path) -> pa.Table:
+    """All columns of a text table or a Parquet file as they are, also those that cannot be read as data."""
+    if path.suffix.lower() == ".parquet":
+        with reading(path, "a Parquet file"):
+            return pyarrow.parquet.read_table(path)
+    with reading(path, "a table in UTF-8 text"):
+        return _csv_table(path, None, choose=False)
+
+
+def delimiter_of(path: Path) -> str:
+    """The separator of a text table."""
+    return _first_row(path)[1]
+
+
+def _csv_table(
+    path: Path,
+    columns: tuple[str, ...] | None,
+    exclude: tuple[str, ...] | None = None,
+    given: Sequence[str] = (),
+    choose: bool = True,
+) -> pa.Table:
+    """The chosen columns of a text table, or all as they are."""
+    first, delimiter, blank = _first_row(path)
+    header = not all(is_number(cell) or cell.strip() in MISSING for cell in first)
+    names = [cell.strip() for cell in first] if header else [str(i + 1) for i in range(len(first))]
+    chosen = _chosen(path, names, columns, exclude, given) if choose else names
+    try:
+        return pyarrow.csv.read_csv(
+            path,
+            pyarrow.csv.ReadOptions(column_names=names, skip_rows=blank, skip_rows_after_names=int(header)),
+            pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            pyarrow.csv.ConvertOptions(include_columns=chosen, null_values=MISSING, strings_can_be_null=True),
+        )
+    except pa.ArrowInvalid:
+        _refuse_ragged(path, delimiter, len(names))
+        raise
+
+
+def _parquet_table(
+    path: Path, columns: tuple[str, ...] | None, exclude: tuple[str, ...] | None = None, given: Sequence[str] = ()
+) -> pa.Table:
     with pyarrow.parquet.ParquetFile(path) as file:
-        chosen = _chosen(path, file.schema_arrow.names, columns, given)
+        chosen = _chosen(path, file.schema_arrow.names, columns, exclude, given)
         return file.read(columns=chosen).select(chosen)
 
 
@@ -92,6 +165,18 @@ def _conditions(path: Path, table: pa.Table) -> dict[str, np.ndarray]:
         if found[name].dtype.kind not in "biufU":
             raise InputError(f"{path}: column {name!r} holds {column.type}, which cannot be given as a condition")
     return found
+
+
+def _refuse_ragged(path: Path, delimiter: str, width: int) -> None:
+    """Raise InputError if a row of a text table has another number of cells than the first."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter=delimiter)
+        for cells in reader:
+            if cells and len(cells) != width:
+                raise InputError(
+                    f"{path}: line {reader.line_num} has {len(cells)} cells, but the first row has {width}: correct "
+                    f"this line, which is {one_line(delimiter.join(cells), 60)!r}"
+                )
 
 
 def _first_row(path: Path) -> tuple[list[str], str, int]:
@@ -125,8 +210,14 @@ def is_number(cell: str) -> bool:
     return "_" not in cell  # float() accepts underscores, which numbers in a table do not have
 
 
-def _chosen(path: Path, names: list[str], columns: tuple[str, ...] | None, given: Sequence[str] = ()) -> list[str]:
-    """The columns to read: those requested, or all but those that are given as conditions."""
+def _chosen(
+    path: Path,
+    names: list[str],
+    columns: tuple[str, ...] | None,
+    exclude: tuple[str, ...] | None = None,
+    given: Sequence[str] = (),
+) -> list[str]:
+    """The columns to read: those requested, or all but those that are excluded or given as conditions."""
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise InputError(f"{path} has more than one column named {twice[0]!r}: names must differ")
@@ -135,49 +226,105 @@ def _chosen(path: Path, names: list[str], columns: tuple[str, ...] | None, given
     twice = [name for name in columns or () if name in given]
     if twice:
         raise InputError(f"column {twice[0]!r} is given as a condition and cannot be modelled as well: name it once")
+    for named in (columns or (), exclude or ()):
+        for name, times in Counter(named).items():
+            if name not in names:
+                raise InputError(f"{path} has no column {name!r}: {suggest(name, names)}")
+            if times > 1:
+                raise InputError(f"column {name!r} is given {times} times: name each column once")
+    chosen = [name for name in (names if columns is None else columns) if name not in (*(exclude or ()), *given)]
+    if not chosen:
+        others = "given" if given and not exclude else "excluded or given" if given else "excluded"
+        raise InputError(f"{path} has no columns besides those that are {others}: there is nothing to model")
     if columns is None:
-        names = [name for name in names if name not in given]
-        if not names:
-            raise InputError(f"{path} has no columns besides those that are given: there is nothing to model")
-        index = [i for i, name in enumerate(names) if INDEX.fullmatch(name)]
+        index = [i for i, name in enumerate(names) if INDEX.fullmatch(name) and name in chosen]
         if index:
-            rest = [name for name in names if not INDEX.fullmatch(name)]
             said = f"named {names[index[0]]!r}, an index" if names[index[0]] else "without a name, perhaps an index"
-            raise InputError(f"{path}: column {index[0] + 1} is {said}: choose columns with `columns={listed(rest)}`")
-        return names
-    for name, times in Counter(columns).items():
-        if name not in names:
-            raise InputError(f"{path} has no column {name!r}: {suggest(name, names)}")
-        if times > 1:
-            raise InputError(f"column {name!r} is given {times} times: name each column once")
-    return list(columns)
+            without = listed([*(exclude or ()), *(names[i] for i in index)])
+            raise InputError(f"{path}: column {index[0] + 1} is {said}: leave it out with `exclude={without}`")
+    return chosen
 
 
-def _values(path: Path, table: pa.Table) -> np.ndarray:
-    """The values of a table, `(n, columns)`, in the narrowest type that can hold all columns."""
+def _read(path: Path, table: pa.Table, kinds: Mapping[str, str], exclude: Sequence[str]) -> Table:
+    """The values and levels of a table."""
     if table.num_rows == 0:
         raise InputError(f"{path} has no rows")
-    numeric = [field.name for field in table.schema if _is_numeric(field.type)]
-    # A column without any values has the type null; the check for missing values below reports it.
-    other = [field.name for field in table.schema if not _is_numeric(field.type) and not pa.types.is_null(field.type)]
+    other = [field.name for field in table.schema if not _is_known(field.type)]
     if other:
-        advice = f"choose numeric columns with `columns={listed(numeric)}`" if numeric else "there is no numeric column"
-        what, example = _what_they_hold(table, other)
-        raise InputError(f"{path}: {what}: {POINT if COMMA.fullmatch(example) else advice}")
+        what, _ = _what_they_hold(table, other)
+        out = f"leave {'it' if len(other) == 1 else 'them'} out with `exclude={listed([*exclude, *other])}`"
+        raise InputError(f"{path}: {what}: {out}")
+    arrays, levels = [], []
     for name in table.column_names:
-        column = table[name]
-        missing = column.null_count or _nans(column)
-        if missing:
-            row = next(i for i, value in enumerate(_plain(column)) if value is None or value != value)
-            raise InputError(
-                f"{path}: column {name!r} has no value in row {row} (counting from 0; {missing} missing in total): "
-                f"fill or remove such rows, or leave the column out with `columns`"
-            )
-    arrays = [_numbers(table[name]) for name in table.column_names]
+        array, own = _values(path, table, name, kinds.get(name), exclude)
+        arrays.append(array)
+        levels.append(own)
     values = room_for((table.num_rows, len(arrays)), np.result_type(*arrays), str(path))
     for i, array in enumerate(arrays):
         values[:, i] = array
-    return values
+    return Table(values, tuple(table.column_names), tuple(levels) if any(levels) else None)
+
+
+def _values(
+    path: Path, table: pa.Table, name: str, kind: str | None, exclude: Sequence[str]
+) -> tuple[np.ndarray, Levels | None]:
+    """The values of one column, and its levels if it is categorical."""
+    column = table[name]
+    if pa.types.is_null(column.type):
+        return np.full(len(column), np.nan), None
+    if _is_numeric(column.type):
+        numbers = _numbers(column)
+        if kind != "categorical":
+            return numbers, None
+        found, codes = np.unique(numbers[~np.isnan(numbers)], return_inverse=True)
+        names, numeric = tuple(format(value, ".15g") for value in found), True
+        indices = np.full(len(numbers), np.nan)
+        indices[~np.isnan(numbers)] = codes
+    else:
+        encoded = column.cast(pa.string()).combine_chunks().dictionary_encode()
+        texts = encoded.dictionary.to_pylist()
+        if kind != "categorical":
+            _refuse_odd_text(path, table, name, texts, exclude)
+        order = sorted(range(len(texts)), key=lambda number: texts[number])
+        names, numeric = tuple(texts[number] for number in order), False
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        rank = np.empty(len(texts), np.float64)
+        rank[order] = np.arange(len(texts))
+        missing = np.isnan(codes.astype(np.float64))
+        indices = np.full(len(codes), np.nan)
+        indices[~missing] = rank[codes[~missing].astype(np.int64)]
+    known = int((~np.isnan(indices)).sum())
+    if len(names) > MOST_LEVELS or (kind is None and len(names) == known >= IDENTIFIER):
+        alike = "all different" if len(names) == known else f"of {len(names):,} different values"
+        raise InputError(
+            f"{path}: column {name!r} holds {'numbers' if numeric else 'text'}, {alike}, which are too many for a "
+            f"categorical column: leave it out with `exclude={listed([*exclude, name])}`"
+        )
+    return indices, Levels(names, numeric)
+
+
+def _refuse_odd_text(path: Path, table: pa.Table, name: str, texts: list[str], exclude: Sequence[str]) -> None:
+    """Raise InputError if text is rather numbers: with decimal commas, or together with some other text."""
+    if any(map(COMMA.fullmatch, texts)) and all(is_number(text) or COMMA.fullmatch(text) for text in texts):
+        raise InputError(f"{path}: {_what_they_hold(table, [name])[0]}: {POINT}")
+    numbers = sum(map(is_number, texts))
+    if len(texts) > 2 and 2 * numbers > len(texts):
+        raise InputError(
+            f"{path}: {_what_they_hold(table, [name])[0]}, but mostly numbers: correct or empty such cells, leave the "
+            f"column out with `exclude={listed([*exclude, name])}`, or take its values as levels with "
+            f"`kinds={listed([f'{name}=categorical'])}`"
+        )
+
+
+def _is_known(kind: pa.DataType) -> bool:
+    """Whether a column holds numbers, text or nothing at all."""
+    return _is_numeric(kind) or _is_text(kind) or pa.types.is_null(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _is_text(kind.value_type)
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def _is_numeric(kind: pa.DataType) -> bool:
@@ -207,11 +354,9 @@ def _plain(column: pa.ChunkedArray) -> Any:
     return (value for chunk in column.chunks for value in (cell.as_py() for cell in chunk))
 
 
-def _nans(column: pa.ChunkedArray) -> int:
-    return int(np.isnan(_numbers(column)).sum()) if pa.types.is_floating(column.type) else 0
-
-
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
-    if pa.types.is_decimal(column.type):
+    """The values of a numeric column; as floats, with NaN, if some are missing."""
+    if pa.types.is_decimal(column.type) or (column.null_count and not pa.types.is_floating(column.type)):
+        column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
         column = column.cast(pa.float64())
     return column.to_numpy()

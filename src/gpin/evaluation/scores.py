@@ -105,8 +105,8 @@ class Measurement:
         uncertainty: The encoder's uncertainty.
         gaps: The predicted and the estimated gap of the encoder, by these names, see :func:`known_gaps`.
         grid: The scores from a grid in two latent dimensions, see `gpin.evaluation.grid.grid_scores`.
-        log_volume: Σ log scale over the dimensions of an instance: log p(value) = log p(x) − log_volume in the units
-            of the data.
+        log_volume: Σ log scale over the dimensions of an instance, one number or `(batch,)`: log p(value) = log p(x) −
+            log_volume in the units of the data.
     """
 
     vae: "VAE"
@@ -118,7 +118,7 @@ class Measurement:
     uncertainty: Uncertainty | None = None
     gaps: Mapping[str, Gap] = field(default_factory=dict)
     grid: Columns | None = None
-    log_volume: float | None = None
+    log_volume: float | Tensor | None = None
 
     def columns(self) -> dict[str, Tensor]:
         """The values of all scores that these measurements determine, each `(batch,)` in float64 on the CPU."""
@@ -365,7 +365,8 @@ def _bits(proposal: str) -> Callable[[Measurement], Tensor | None]:
         values = _of(proposal, "values")(measurement)
         if values is None or measurement.log_volume is None:
             return None
-        return -(values - measurement.log_volume) / (math.prod(measurement.vae.shape) * math.log(2))
+        vae = measurement.vae
+        return -(values - measurement.log_volume) / (vae.likelihood.variables(vae.values(measurement.x)) * math.log(2))
 
     return measure
 

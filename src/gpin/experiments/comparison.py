@@ -216,7 +216,9 @@ class ModelComparison:
             if record is None:
                 continue
             run = open_run(self.store.runs / record["run"])
-            training = training_of(run.folder, record, self.store.scores(cell.job), run.log_volume)
+            volume = run.log_volume
+            volume = volume(self.data.test[:]).mean().item() if callable(volume) else volume
+            training = training_of(run.folder, record, self.store.scores(cell.job), volume)
             key = cell.method, cell.latent_dim
             known = found.get(key) or ModelResult(*key, {}, times.get(model_name(*key)))
             found[key] = replace(known, trainings={**known.trainings, cell.seed: training})

@@ -108,6 +108,10 @@ class Likelihood(nn.Module, ABC, Generic[OptionsT]):
         """
         return None
 
+    def variables(self, x: Tensor) -> Tensor:
+        """The number of variables that are observed in each instance, at least one, `(batch,)` in float64."""
+        return (~x.isnan()).flatten(1).sum(1).clamp(min=1).double()
+
     def check(self, x: Tensor) -> None:
         """Raise InputError if a value of x lies outside the support."""
         if self.support == (-math.inf, math.inf):

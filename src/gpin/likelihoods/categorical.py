@@ -56,19 +56,19 @@ class Categorical(Factorised[CategoricalOptions]):
             )
         variable = torch.repeat_interleave(torch.arange(len(levels)), torch.tensor(levels))
         self.register_buffer("variable", variable, persistent=False)
-        self.variables = len(levels)
+        self.count = len(levels)
 
     def _log_probabilities(self, output: Tensor) -> Tensor:
         """log softmax over the levels of each variable, `(..., values)`."""
         logits = output.flatten(-len(self.shape))
         highest = self._highest(logits.detach())
-        total = logits.new_zeros(*logits.shape[:-1], self.variables)
+        total = logits.new_zeros(*logits.shape[:-1], self.count)
         total = total.index_add(-1, self.variable, (logits - highest).exp())
         return logits - highest - total.log()[..., self.variable]
 
     def _highest(self, values: Tensor) -> Tensor:
         """The maximum over the levels of each variable, for each of them: `(..., values)` → the same."""
-        found = values.new_full((*values.shape[:-1], self.variables), -math.inf)
+        found = values.new_full((*values.shape[:-1], self.count), -math.inf)
         index = self.variable.expand_as(values)
         return found.scatter_reduce(-1, index, values, "amax").gather(-1, index)
 
@@ -90,7 +90,7 @@ class Categorical(Factorised[CategoricalOptions]):
 
         def whitened(slopes: Tensor) -> Tensor:
             weights = p.unsqueeze(1)
-            mean = slopes.new_zeros(*slopes.shape[:-1], self.variables)
+            mean = slopes.new_zeros(*slopes.shape[:-1], self.count)
             mean = mean.index_add(-1, self.variable, slopes * weights)
             # The square root has no gradient at zero.
             roots = weights.clamp(min=torch.finfo(p.dtype).tiny).sqrt()
@@ -102,14 +102,16 @@ class Categorical(Factorised[CategoricalOptions]):
         """The logarithms of the shares of the levels in the training data."""
         return mean.clamp(min=LEAST).log()
 
+    def variables(self, x: Tensor) -> Tensor:
+        shares = 1 / torch.bincount(self.variable)[self.variable].double()
+        return ((~x.isnan()).flatten(1) * shares).sum(1).clamp(min=1)
+
     def check(self, x: Tensor) -> None:
         """Raise InputError unless each variable has exactly one level, or is missing."""
         super().check(x)
         flat = x.flatten(1)
         missing, total, sizes = (
-            torch.zeros(len(values), self.variables, dtype=x.dtype, device=x.device).index_add(
-                -1, self.variable, values
-            )
+            torch.zeros(len(values), self.count, dtype=x.dtype, device=x.device).index_add(-1, self.variable, values)
             for values in (flat.isnan().to(x.dtype), flat.nan_to_num(0.0), torch.ones_like(flat[:1]))
         )
         bad = ((missing > 0) & (missing < sizes)) | ((missing == 0) & (total != 1))

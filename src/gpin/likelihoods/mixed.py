@@ -161,6 +161,13 @@ class Mixed(Factorised[MixedOptions]):
         for part, own in self._split(spread):
             part.prepare(own)
 
+    def variables(self, x: Tensor) -> Tensor:
+        found = []
+        for part, own in self._split(x):
+            count: Tensor = part.variables(own)
+            found.append(count.where((~own.isnan()).any(1), 0.0))
+        return torch.stack(found).sum(0).clamp(min=1)
+
     def check(self, x: Tensor) -> None:
         """Raise InputError if a value does not fit the kind of its column."""
         for part, own in self._split(x):

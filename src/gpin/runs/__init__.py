@@ -7,6 +7,7 @@ from gpin.runs.evaluate import Evaluation, evaluate_run
 from gpin.runs.export import export_run
 from gpin.runs.folder import Run, open_run, open_runs
 from gpin.runs.improve import ImprovedRun, improve_run
+from gpin.runs.impute import Imputed, impute_to_file
 from gpin.runs.paired import ScoredRuns, evaluate_runs
 from gpin.runs.rank import Ranking, rank_run
 from gpin.runs.settings import ModelSettings, RunSettings, read_settings, run_settings
@@ -16,6 +17,7 @@ from gpin.runs.train import train
 __all__ = [
     "Evaluation",
     "ImprovedRun",
+    "Imputed",
     "ModelSettings",
     "Ranking",
     "Run",
@@ -29,6 +31,7 @@ __all__ = [
     "evaluate_runs",
     "export_run",
     "improve_run",
+    "impute_to_file",
     "open_run",
     "open_runs",
     "rank_run",

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from gpin.data import Scaling
 from gpin.runs.folder import Run
 
 __all__ = ["Parts", "reasons"]
@@ -24,16 +25,18 @@ class Parts:
     Attributes:
         names: Their names.
         edges: For pictures, where the regions begin, from top to bottom and from left to right.
+        scaling: For tables, the scaling, which knows the columns of categories and how values are written.
     """
 
     names: tuple[str, ...]
     edges: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    scaling: Scaling | None = None
 
     @classmethod
     def of(cls, run: Run) -> "Parts":
         """The parts of the instances of a run."""
         if len(run.model.shape) != 3:
-            return cls(tuple(run.column_names))
+            return cls(tuple(run.column_names), scaling=run.scaling)
         sizes = run.model.shape[1:]
         tops, lefts = (tuple(np.linspace(0, size, min(REGIONS, size) + 1).astype(int).tolist()) for size in sizes)
         names = (f"rows {a}–{b - 1}, columns {c}–{d - 1}" for a, b in pairwise(tops) for c, d in pairwise(lefts))
@@ -42,7 +45,7 @@ class Parts:
     def sums(self, values: np.ndarray) -> np.ndarray:
         """Values `(batch, *shape)`, summed over each part, `(batch, parts)`."""
         if self.edges is None:
-            return values
+            return values if self.scaling is None else self.scaling.by_column(values)
         tops, lefts = self.edges
         regions = np.add.reduceat(np.add.reduceat(values.sum(1), tops, axis=1), lefts, axis=2)
         return regions.reshape(len(values), -1)
@@ -74,10 +77,19 @@ def reasons(
             return f"the latent code {amount}"
         if shown is None:
             return f"{parts.names[part]} {amount}"
-        value, expected = (f"{values[row, part]:.4g}".replace("-", "−") for values in shown)
+        value, expected = (_written(parts.scaling, part, values[row, part]) for values in shown)
         return f"{parts.names[part]} is {value}, expected {expected} {amount}"
 
     order = np.argsort(-every, axis=1, kind="stable")[:, :MOST]
     return [
         "; ".join(text(row, part) for part in chosen if every[row, part] >= LEAST) for row, chosen in enumerate(order)
     ]
+
+
+def _written(scaling: Scaling | None, part: int, value: float) -> str:
+    """A value of a column as people read it."""
+    if np.isnan(value):
+        return "missing"
+    if scaling is not None and scaling.columns and scaling.columns[part].kind == "categorical":
+        return str(scaling.columns[part].decoded(np.array([value]))[0])
+    return f"{value:.4g}".replace("-", "−")

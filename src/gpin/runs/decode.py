@@ -174,7 +174,7 @@ def _content(run: Run) -> str:
 
 
 def _by_column(run: Run, batch: np.ndarray) -> dict[str, np.ndarray]:
-    return dict(zip(run.column_names, batch.T, strict=True))
+    return dict(zip(run.column_names, run.scaling.decoded(batch), strict=True))
 
 
 def reconstruct_rows(

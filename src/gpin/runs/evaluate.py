@@ -1,7 +1,7 @@
 """How well a run's model explains data: log-likelihood with its diagnostics, bits per dimension, and the ELBO."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -137,7 +137,7 @@ def evaluate(
     max_steps: int | None = None,
     estimator: str = "importance",
     seed: int = 0,
-    log_volume: float = 0.0,
+    log_volume: float | Callable[[Tensor], Tensor] = 0.0,
     on_batch: OnBatch | None = None,
     **annealing: Any,
 ) -> Evaluation:
@@ -182,7 +182,7 @@ def evaluate(
                 gaps=known_gaps(vae, x, steps if proposal == "encoder" and not annealed else None)
                 if tolerance is None
                 else {},
-                log_volume=log_volume,
+                log_volume=log_volume(vae.values(x)) if callable(log_volume) else log_volume,
             )
             columns.append(measurement.columns())
     terms = [torch.cat([getattr(part, name) for part in bounds]) for name in ("reconstruction", "kl", "weight_kl")]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from gpin._core.errors import InputError
 from gpin._core.files import as_path
 from gpin._core.messages import Tell, to_stderr
 from gpin.export import export
@@ -48,6 +49,8 @@ def export_run(
     """
     run, out = as_run(run), as_path(out, "the file to write")
     check_output(out, "a model", tell=tell)
+    if run.scaling.columns:
+        raise InputError("a model of a table with columns of different kinds cannot be exported to ONNX")
     offset, scale = run.scaling.units(run.model.shape)
     export(run.load(tell), out, offset=offset, scale=scale, part=part, steps=steps)
     import onnx

@@ -15,12 +15,13 @@ No file contains executable code. Damaged files are detected, and recovered from
 import math
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gpin._core.errors import InputError, OtherDataError
 from gpin._core.extras import installed_version
@@ -28,19 +29,15 @@ from gpin._core.files import as_path, checksum, read_record, write_record
 from gpin._core.messages import Tell, to_stderr
 from gpin._core.seeding import seeded
 from gpin.building import VAEConfig, from_config, load
-from gpin.data import BENCHMARKS, DataSet, Scaling, as_model_data, open_source, split_and_scale
+from gpin.data import BENCHMARKS, DataSet, Scaling, open_source, split_and_scale
 from gpin.runs.settings import RunSettings
 from gpin.training import History
 from gpin.training.checkpoints import Checkpoint, Checkpoints
-from gpin.training.fitted import FITTED, read_fitted
 from gpin.vae import VAE
 
 __all__ = ["Run", "as_run", "environment", "open_run", "open_runs", "versions"]
 
 FORMAT, VERSION = "gpin-run", 1
-
-UNKNOWN = "DATA"
-"""The location of data that is not known, as it is shown in commands that need it."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +67,6 @@ class Run:
     skipped: tuple[tuple[str, str], ...] = ()
 
     @property
-    def fitted(self) -> bool:
-        """Whether `gpin.fit` made the folder, so that the location and the split of the data are unknown."""
-        return not self.fingerprint
-
-    @property
     def identity(self) -> str:
         """The hash of all that determines the result: settings, model, data and start, but not the data's location."""
         record = self.record()
@@ -99,9 +91,14 @@ class Run:
         return list(self.columns or (f"x_{j}" for j in range(self.model.shape[0])))
 
     @property
-    def log_volume(self) -> float:
-        """Σ log scale over the values of an instance; zero if p(x|z) is a probability and not a density."""
-        return self.scaling.log_volume(math.prod(self.model.shape)) if self.model.density else 0.0
+    def log_volume(self) -> float | Callable[[Tensor], Tensor]:
+        """log p(x) − log p(value): zero if p(x|z) is a probability and not a density, otherwise Σ log scale over the
+        values of an instance; a function of x where it depends on the values or on which of them are missing."""
+        if not self.model.density:
+            return 0.0
+        if self.scaling.columns or self.scaling.missing:
+            return self.scaling.log_volumes
+        return self.scaling.log_volume(math.prod(self.model.shape))
 
     def write(self) -> None:
         """Write `run.json`."""
@@ -109,22 +106,12 @@ class Run:
         write_record(self.folder / "run.json", FORMAT, VERSION, self.record())
 
     def data(self, location: str | os.PathLike[str] | None = None) -> DataSet:
-        """The data that the run was trained on, with the same split; read from `location` if it has moved.
-
-        A run of `gpin.fit` does not know its data, so all rows at `location` are every part of it.
-        """
-        if self.fitted and location is None:
-            raise InputError(
-                f"{self.folder} was trained by gpin.fit, which does not know where its data is: give the data as `data`"
-            )
+        """The data that the run was trained on, with the same split; read from `location` if it has moved."""
         try:
             source = open_source(self.location if location is None else location, self.settings.data.source)
         except InputError as error:
             moved = "" if self.location in BENCHMARKS else "; if it has moved, give its new location as `data`"
             raise InputError(f"the data of {self.folder} cannot be read: {error}{moved}") from None
-        if self.fitted:
-            rows = as_model_data(source, self.model.shape, self.scaling, condition=self.model.condition)
-            return DataSet(source, self.scaling, rows, rows, rows)
         if source.fingerprint() != self.fingerprint:
             raise OtherDataError(
                 f"{source.location} is not the data that {self.folder} was trained on, or has changed since: "
@@ -171,13 +158,6 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     """Open the folder of a run."""
     folder = as_path(folder, "the run")
     path = folder / "run.json"
-    if not path.is_file() and (folder / FITTED).is_file():
-        return _fitted(folder)
-    if not path.is_file() and (folder / "checkpoints").is_dir():
-        raise InputError(
-            f"{folder} does not say what its model is: if gpin.fit made it, an earlier version did; call it again with "
-            "the same arguments, which completes the folder without training"
-        )
     if not path.is_file():
         what = "is not the folder of a run: run.json is missing" if folder.exists() else "does not exist"
         raise InputError(f"{folder} {what}; gpin train creates one and prints its path")
@@ -195,30 +175,6 @@ def open_runs(folders: Sequence[str | os.PathLike[str]]) -> list[Run]:
         if place in places[:i]:
             raise InputError(f"{paths[i]} is given twice: name each run once")
     return [open_run(path) for path in paths]
-
-
-def _fitted(folder: Path) -> Run:
-    """The run in a folder of `gpin.fit`."""
-    record, what = read_fitted(folder), str(folder / FITTED)
-    model = None if record["model"] is None else VAEConfig.parse(record["model"], what)
-    if model is None or model.own:
-        raise InputError(
-            f"{folder} holds a model with modules of your own, which only Python can open: use gpin.load on its "
-            "folder model"
-        )
-    settings = {
-        "model": {"method": model.method, "latent_dim": model.latent_dim, "options": model.options},
-        "training": record["training"],
-    }
-    return Run(
-        folder,
-        settings=RunSettings.parse(settings, what),
-        model=model,
-        scaling=Scaling.parse(record["scaling"] or {"kind": "none"}, what),
-        columns=None,
-        location=UNKNOWN,
-        fingerprint="",
-    )
 
 
 def as_run(run: Run | str | os.PathLike[str]) -> Run:

@@ -28,6 +28,7 @@ ENDINGS = {
     "images": (".png", ".npy"),
     "a table": (".csv", ".parquet", ".npy"),
     "one row per instance": (".parquet", ".csv"),
+    "an array": (".npy",),
     "a ranking": (".csv", ".parquet", ".json"),
     "a page": (".html", ".htm"),
     "a model": (".onnx",),

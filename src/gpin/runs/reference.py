@@ -1,7 +1,7 @@
 """How unusual instances are, compared with a part of the data that a run was trained on."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -52,7 +52,7 @@ class Scorer:
 
     vae: VAE
     scaling: Scaling
-    log_volume: float
+    log_volume: float | Callable[[Tensor], Tensor]
     parts: Parts
     samples: int = 100
     proposal: str = "encoder"
@@ -94,7 +94,8 @@ class Scorer:
         if len(self.vae.shape) != 3:
             return {}
         size = compressed_nats(_bytes(self.values(x), self.scaling))
-        return {"complexity": size, "corrected_log_likelihood": log_likelihood - self.log_volume + size}
+        volume = self.log_volume(self.values(x)).cpu().numpy() if callable(self.log_volume) else self.log_volume
+        return {"complexity": size, "corrected_log_likelihood": log_likelihood - volume + size}
 
     def costs(self, x: Tensor) -> tuple[np.ndarray | None, np.ndarray]:
         """The surprise of each value of the instances, `(batch, *shape)`, and that of their codes, `(batch,)`."""

@@ -57,6 +57,7 @@ def open_data(
     grey: bool | None = None,
     skip_damaged: bool | None = None,
     given: Mapping[str, Any] | None = None,
+    missing: bool = False,
     tell: Tell = to_stderr,
 ) -> Rows:
     """All rows of a source as data for a run's model, read as in the run except for the options given.
@@ -74,19 +75,27 @@ def open_data(
         skip_damaged: Whether to leave out files of a folder that cannot be read as one picture.
         given: Values of the conditions of a conditional model that are the same for all instances, by name; the others
             are read with the data, as in the run.
+        missing: Whether values may be missing even if the model was trained on complete data.
         tell: Called with a sentence that lists skipped files.
     """
     chosen = source_options(columns=columns, key=key, size=size, grey=grey, skip_damaged=skip_damaged)
     condition, given = run.model.condition, check_given(run, given)
     read = tuple(name for name in (() if condition is None else condition.names) if name not in given)
-    own = {**run.settings.data.source.model_dump(), "columns": run.columns, "given": read or None}
+    own = run.settings.data.source.model_dump()
+    own |= {"columns": run.columns, "given": read or None, "exclude": None, "kinds": _texts(run)}
     inherited = {name: own[name] for name in applicable_options(str(data))}
     source = open_source(data, SourceConfig.parse({**inherited, **chosen}, "the data"))
     skipped = skipped_files(source)
     if skipped is not None:
         tell(skipped)
     names = run.columns if columns is None else None
-    return as_model_data(source, run.model.shape, run.scaling, names, condition, given)
+    return as_model_data(source, run.model.shape, run.scaling, names, condition, given, missing=missing)
+
+
+def _texts(run: Run) -> dict[str, str] | None:
+    """The categorical columns of a run, which are read as such even if other data has numbers there."""
+    pairs = zip(run.columns or (), run.scaling.columns, strict=False)
+    return {name: "categorical" for name, column in pairs if column.kind == "categorical"} or None
 
 
 def check_given(run: Run, given: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
 """The settings of a run: data, model and training, from options, `key=value` texts and JSON files."""
 
+import csv
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from pydantic import Field
 from gpin._core.config import Config, json_or_text, suggest
 from gpin._core.errors import InputError
 from gpin.data import DataConfig, SourceConfig
+from gpin.data.columns import KINDS
 from gpin.inference import method_named
 from gpin.likelihoods import LIKELIHOODS, as_likelihood_config
 from gpin.networks import ARCHITECTURES, architecture_named
@@ -19,6 +21,7 @@ from gpin.training.settings import AUTO, CHOSEN
 __all__ = [
     "ModelSettings",
     "RunSettings",
+    "column_kinds",
     "column_list",
     "height_and_width",
     "read_settings",
@@ -34,7 +37,8 @@ class ModelSettings(Config):
         method: The inference model.
         latent_dim: d, the number of latent dimensions.
         options: The options of the method.
-        likelihood: Options of p(x|z), including its `kind`; by default Bernoulli for binary data, otherwise Gaussian.
+        likelihood: Options of p(x|z), including its `kind`; by default Bernoulli for binary data, mixed for a table
+            with columns of different kinds, otherwise Gaussian.
         architecture: Options that override the default architecture for the shape of the data, or, with a `kind`, the
             defaults of that architecture.
     """
@@ -151,13 +155,32 @@ def values_by_key(options: Mapping[str, Any], assignments: Iterable[str]) -> dic
 
 
 def column_list(text: str) -> list[str]:
-    """Names of columns as a user types them.
+    """Names of columns as a user types them, in quotes where they contain commas.
 
     Example:
-        >>> column_list("a, b")
-        ['a', 'b']
+        >>> column_list('a, "b, c"')
+        ['a', 'b, c']
     """
-    return [name.strip() for name in text.split(",")]
+    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""])]
+
+
+def column_kinds(text: str) -> dict[str, str]:
+    """Kinds of columns as a user types them.
+
+    Example:
+        >>> column_kinds("age=gaussian, visits=poisson")
+        {'age': 'gaussian', 'visits': 'poisson'}
+    """
+    found: dict[str, str] = {}
+    for part in column_list(text):
+        name, sign, kind = (piece.strip() for piece in part.rpartition("="))
+        if not sign or kind not in KINDS:
+            known = suggest(kind, list(KINDS)) if sign else "expected column=kind, such as age=gaussian"
+            raise InputError(f"`kinds` has {part!r}: {known}")
+        if name in found:
+            raise InputError(f"`kinds` names column {name!r} twice")
+        found[name] = kind
+    return found
 
 
 def height_and_width(text: str) -> list[int]:
@@ -176,6 +199,8 @@ def height_and_width(text: str) -> list[int]:
 TYPED: dict[str, Callable[[str], Any]] = {
     "columns": column_list,
     "given": column_list,
+    "exclude": column_list,
+    "kinds": column_kinds,
     "key": str,
     "size": height_and_width,
 }
@@ -196,7 +221,7 @@ def _pair(assignment: str) -> tuple[str, Any]:
     value = json_or_text(text)
     if text.lower() == "none" and key not in NONE_IS_A_CHOICE:
         value = None
-    if key in TYPED and value is not None and not isinstance(value, list):
+    if key in TYPED and value is not None and not isinstance(value, list | dict):
         value = TYPED[key](text)
     return _kind_of(key, value)
 

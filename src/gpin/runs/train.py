@@ -26,6 +26,9 @@ from gpin.vae import VAE
 
 __all__ = ["train"]
 
+MIXED = {"kind": "mixed"}
+"""The likelihood of a table with columns of different kinds."""
+
 
 def train(
     data: str | os.PathLike[str],
@@ -72,12 +75,14 @@ def train(
     skipped = skipped_files(source)
     if skipped is not None and processes.first:
         tell(skipped)
-    parts = split_and_scale(source, settings.data)
+    parts = split_and_scale(source, settings.data, detect=(settings.model.likelihood or MIXED).get("kind") == "mixed")
     settings = settings.model_copy(update={"training": settings.training.resolved(len(parts.train))})
     first = None if start is None else _started_from(as_path(start, "the start"), tell)
     model = settings.model
     likelihood = model.likelihood
-    if likelihood is None:
+    if parts.scaling.columns:
+        likelihood = {**(likelihood or MIXED), "columns": [column.likelihood for column in parts.scaling.columns]}
+    elif likelihood is None:
         likelihood = {"kind": "bernoulli" if parts.scaling.kind == "binary" else "gaussian"}
     vae = build(
         parts.shape,
@@ -86,6 +91,7 @@ def train(
         likelihood=likelihood,
         architecture=model.architecture,
         given=parts.condition,
+        missing=parts.scaling.missing,
         start=first,
         seed=settings.training.seed,
         **model.options,

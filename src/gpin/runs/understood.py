@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from gpin.data import DataSet, Source, channel_axis
 from gpin.report.numbers import duration, number
 from gpin.runs.folder import Run
@@ -35,6 +37,7 @@ def understood(run: Run, data: DataSet, vae: VAE, seconds: float | None = None, 
         *_alike(data),
         *_shape(data),
         *_given(data),
+        *([("missing", _missing(data))] if data.scaling.missing else []),
         ("scaling", _scaling(data)),
         ("model", _model(run, vae)),
         ("likelihood", vae.likelihood.title),
@@ -79,6 +82,8 @@ def _is_series(data: DataSet) -> bool:
 
 def _shape(data: DataSet) -> Lines:
     source, shape = data.source, "×".join(map(str, data.shape))
+    if data.scaling.columns:
+        return [("columns", f"{len(data.scaling.columns):,}"), *_kinds(data)]
     if source.kind == "table":
         return [("columns", f"{data.shape[0]:,}{'' if source.columns is None else ': ' + _listed(source.columns, 12)}")]
     if _is_series(data):
@@ -107,6 +112,30 @@ def _given(data: DataSet) -> Lines:
             about = f"{len(column.levels):,} labels, {_listed(list(map(str, column.levels)), MOST)}"
         said.append(f"{column.name} ({about})")
     return [("given", ", ".join(said))]
+
+
+def _kinds(data: DataSet) -> Lines:
+    """The columns of each kind."""
+    pairs = list(zip(data.source.columns or (), data.scaling.columns, strict=True))
+    lines = []
+    for kind in dict.fromkeys(column.kind for _, column in pairs):
+        own = [
+            f"{name} ({_listed(column.levels, 3)})" if column.levels else name
+            for name, column in pairs
+            if column.kind == kind
+        ]
+        lines.append((f"· {kind}", _listed(own, 12)))
+    return [*lines, ("", "`kinds` corrects them, as in `kinds=column=gaussian`")]
+
+
+def _missing(data: DataSet) -> str:
+    values, columns = data.source.values, data.source.columns
+    gone = np.isnan(values)
+    share = f"{gone.sum():,} of {values.size:,} values ({100 * gone.mean():.1f} %) are not known"
+    if columns is None or values.ndim != 2:
+        return share
+    named = [f"{name} ({count:,})" for name, count in zip(columns, gone.sum(0), strict=True) if count]
+    return f"{share}, in {_listed(named, MOST)}"
 
 
 def _colours(source: Source) -> str:
@@ -170,6 +199,8 @@ def _scaling(data: DataSet) -> str:
         return "none: every value is 0 or 1"
     if scaling.kind == "none":
         return "none: the values are used as they are"
+    if scaling.kind == "columns":
+        return "by the kind of each column, see above"
     pairs = zip(scaling.offset, scaling.scale, strict=True)
     moments = [f"{number(mean, scale)} ± {number(scale, scale)}" for mean, scale in pairs]
     if len(data.shape) == 3 and scaling.axis is None:

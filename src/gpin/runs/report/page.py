@@ -264,4 +264,5 @@ def _scaling(comparison: Comparison) -> str:
         + (f", separately for each {'column' if comparison.table else 'channel'}" if len(scaling.scale) > 1 else ""),
         "binary": "binary: 0 or 1",
         "none": "none",
+        "columns": "by the kind of each column",
     }[scaling.kind]

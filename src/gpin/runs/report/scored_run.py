@@ -192,6 +192,9 @@ def _evaluation_on_cpu(found: Evaluation) -> Evaluation:
 
 def column_moments(parts: Iterable[Tensor], scaling: Scaling) -> tuple[np.ndarray, np.ndarray]:
     """The mean and standard deviation of every column in the units of the data, from batches in model units."""
+    if scaling.columns or scaling.missing:
+        values = np.concatenate([scaling.undo(part) for part in parts])
+        return np.nanmean(values, 0), np.nanstd(values, 0)
     count, mean, squares = 0, torch.zeros(()), torch.zeros(())
     for part in parts:
         x, size, total = part.double(), len(part), count + len(part)
