@@ -406,7 +406,7 @@ def test_further_options_of_training_are_passed_on_and_checked():
     plain, averaged = (GPVAE(**options, training=given).fit(X) for given in (None, {"ema": 0.9, "weight_decay": 0.1}))
     assert plain.validation_scores_ != averaged.validation_scores_
     for wrong in ({"epochs": 3}, {"decay": 0.1}, "cosine"):
-        with pytest.raises(InputError, match="training must be a mapping of schedule, clip_norm, ema"):
+        with pytest.raises(InputError, match="training must be a mapping of steps, schedule, clip_norm, ema"):
             GPVAE(**options, training=wrong).fit(X)
     with pytest.raises(InputError, match="augmentation='shift' is for images"):
         GPVAE(**options, training={"augmentation": "shift"}).fit(X)
@@ -450,3 +450,20 @@ def test_a_conditional_estimator_needs_labels_and_another_refuses_them(condition
     plain = GPVAE(latent_dim=1, epochs=1, architecture={"width": 4}).fit(X, np.arange(len(X)))  # y is ignored
     with pytest.raises(InputError, match="this model has no condition"):
         plain.transform(X, y="low")
+
+
+def test_epochs_batch_size_and_rate_are_chosen_by_the_number_of_rows_unless_they_are_given(monkeypatch):
+    asked = []
+
+    def stop(vae, x, held, **options):
+        asked.append({name: options[name] for name in ("epochs", "batch_size", "learning_rate", "patience")})
+        raise InputError("enough")
+
+    monkeypatch.setattr("gpin.sklearn.fit", stop)
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    for options in ({}, {"epochs": 7}, {"epochs": 7, "learning_rate": 0.1}):
+        with pytest.raises(InputError, match="enough"):
+            GPVAE(**options).fit(X)
+    automatic = dict.fromkeys(("epochs", "batch_size", "learning_rate", "patience"), "auto")
+    seventh = {**automatic, "epochs": 7, "learning_rate": 1e-3}  # the others are what they are in gpin.fit
+    assert asked == [automatic, seventh, {**seventh, "learning_rate": 0.1}]

@@ -3,7 +3,7 @@
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from gpin.inference import method_named
 from gpin.likelihoods import LikelihoodConfig
 from gpin.networks import ArchitectureConfig, check_shape
 from gpin.training import TrainingConfig, fit
+from gpin.training.settings import AUTO
 from gpin.vae import VAE
 
 __all__ = ["GPVAE"]
@@ -54,11 +55,12 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
         likelihood: "gaussian", "heteroscedastic", "bernoulli" for data in [0, 1], or a mapping of options.
         shape: The shape of one row, such as (1, 28, 28) for images given as 784 columns; by default a plain vector.
         architecture: The network architecture, as in `gpin.build`; by default chosen by the shape.
-        epochs: Passes through the training data.
-        batch_size: Rows per step.
-        learning_rate: The learning rate of Adam.
+        epochs: Passes through the training data; "auto" has a budget of steps and stops early, see `gpin.fit`.
+        batch_size: Rows per step; "auto" chooses it by the number of rows, or 128 if `epochs` is a number.
+        learning_rate: The learning rate of Adam; "auto" chooses it likewise, or 1e-3 if `epochs` is a number.
         validation_fraction: The fraction of the rows that is held out to choose the best epoch.
-        patience: Stop after this many epochs without a better one; None trains for all epochs.
+        patience: Stop after this many epochs without a better one; None trains for all epochs; "auto" is 500 steps and
+            at least 10 epochs, or None if `epochs` is a number.
         training: Further options of training as in `gpin.fit`, such as {"schedule": "cosine", "weight_decay": 0.1}.
         samples: K, the number of importance samples per row for `score_samples` and `score`.
         contamination: The share of outliers in the X given to `fit`, above 0 and at most 0.5: `predict` then calls this
@@ -94,11 +96,11 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
         likelihood: str | Mapping[str, Any] | LikelihoodConfig = "gaussian",
         shape: Sequence[int] | None = None,
         architecture: str | Mapping[str, Any] | ArchitectureConfig | None = None,
-        epochs: int = 100,
-        batch_size: int = 128,
-        learning_rate: float = 1e-3,
+        epochs: int | Literal["auto"] = AUTO,
+        batch_size: int | Literal["auto"] = AUTO,
+        learning_rate: float | Literal["auto"] = AUTO,
         validation_fraction: float = 0.1,
-        patience: int | None = None,
+        patience: int | Literal["auto"] | None = AUTO,
         training: Mapping[str, Any] | None = None,
         samples: int = 100,
         contamination: float | str = "auto",
@@ -156,7 +158,7 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
             x[held],
             epochs=self.epochs,
             batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
+            learning_rate=self._learning_rate(),
             patience=self.patience,
             seed=seed,
             progress=False,
@@ -212,6 +214,10 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
         # Checked here because `build` would take an option such as "seed" for one of its own arguments.
         method_named(self.method).Options.parse(options, f"method {self.method!r}")
         return dict(options)
+
+    def _learning_rate(self) -> float | Literal["auto"]:
+        fixed = not isinstance(self.epochs, str) and isinstance(self.learning_rate, str) and self.learning_rate == AUTO
+        return 1e-3 if fixed else self.learning_rate
 
     def _training_options(self) -> dict[str, Any]:
         options = {} if self.training is None else self.training
