@@ -1,4 +1,4 @@
-"""The tables of inference costs, all made from the measurements in inference.json and refinement.json beside this file.
+"""The tables of measurements, made from inference.json, refinement.json and anomalies.json beside this file.
 
     python benchmarks/tables.py            # writes the tables into the documents that show them
     python benchmarks/tables.py --check    # fails if a document differs from the measured file
@@ -14,7 +14,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 MEASURED = HERE / "inference.json"
 REFINEMENT = HERE / "refinement.json"
-DOCUMENTS = [HERE.parent / "README.md", HERE.parent / "docs" / "methods.md", HERE / "README.md"]
+ANOMALIES = HERE / "anomalies.json"
+DOCUMENTS = [
+    HERE.parent / "README.md",
+    HERE.parent / "docs" / "methods.md",
+    HERE.parent / "docs" / "tutorials" / "anomalies.md",
+    HERE / "README.md",
+]
 BLOCK = re.compile(r"(<!-- costs: (\w+) -->\n).*?(<!-- /costs -->)", re.DOTALL)
 
 SELECTION = {
@@ -126,7 +132,44 @@ def refinement(measured):
     return f"{table(columns, rows)}\n\n{sentence}"
 
 
-TABLES = {entry.__name__: entry for entry in (setting, inference, short, vlae, training, memory, refinement)}
+def anomalies(measured):
+    """The areas under the ROC curve of every detector, as means over seeds and over the tasks of a kind."""
+    results = measured["anomalies"]["results"]
+    detectors = sorted(dict.fromkeys(row["detector"] for row in results), key=lambda name: not name.startswith("gpin"))
+    kinds = {
+        "breast cancer": "breast cancer: malignant tumours",
+        "wine": "wine: each cultivar in turn",
+        "digits": "digits: one digit against the others, each in turn",
+        "MNIST without 1": "MNIST without 1: ones",
+        "MNIST without 4": "MNIST without 4: fours",
+        "MNIST without 7": "MNIST without 7: sevens",
+        "MNIST: OMNIGLOT": "MNIST: OMNIGLOT's characters",
+        "MNIST: black": "MNIST: black pictures",
+        "MNIST: noise": "MNIST: noise",
+    }
+    rows = []
+    for start, title in kinds.items():
+        areas = {
+            name: [row["auroc"] for row in results if row["task"].startswith(start) and row["detector"] == name]
+            for name in detectors
+        }
+        means = {name: round(sum(found) / len(found), 3) for name, found in areas.items() if found}
+        if means:
+            best = max(means.values())
+            cells = [("" if name not in means else f"{means[name]:.3f}") for name in detectors]
+            rows.append([title, *(f"**{cell}**" if cell == f"{best:.3f}" else cell for cell in cells)])
+    seeds = {
+        kind: len({row["seed"] for row in results if ("MNIST" in row["fit"]) == (kind == "pictures")})
+        for kind in ("tables", "pictures")
+    }
+    counts = ", ".join(f"{count} seed{'s' * (count > 1)} for {kind}" for kind, count in seeds.items())
+    used = ", ".join(f"{name} {version}" for name, version in measured["anomalies"]["versions"].items())
+    return (
+        f"{table(['anomalies', *detectors], rows)}\n\nMeans over the tasks of a row and over seeds: {counts}; {used}."
+    )
+
+
+TABLES = {entry.__name__: entry for entry in (setting, inference, short, vlae, training, memory, refinement, anomalies)}
 
 
 def everything(measured):
@@ -145,7 +188,8 @@ def rendered(text, measured):
 
 def update(check=False):
     """Write the tables into the documents, unless `check`; returns the documents that differed."""
-    measured = json.loads(MEASURED.read_text()) | {"refinement": json.loads(REFINEMENT.read_text())}
+    measured = json.loads(MEASURED.read_text())
+    measured |= {path.stem: json.loads(path.read_text()) for path in (REFINEMENT, ANOMALIES)}
     stale = []
     for path in DOCUMENTS:
         text = path.read_text()
@@ -161,4 +205,4 @@ if __name__ == "__main__":
     stale = update(check="--check" in sys.argv[1:])
     if stale and "--check" in sys.argv[1:]:
         names = ", ".join(str(path.relative_to(HERE.parent)) for path in stale)
-        sys.exit(f"the tables in {names} differ from {MEASURED.name}: run python benchmarks/tables.py")
+        sys.exit(f"the tables in {names} differ from the measured files: run python benchmarks/tables.py")
