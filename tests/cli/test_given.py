@@ -37,7 +37,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(gpin, folder, tmp_path_factory):
-    """The runs on the table, given species and dose, on the archive, given y, and on the plain table."""
+    """The runs on the table, given species and dose, on the archive, given y, and on the plain table; and `said`, what
+    the first said about its conditions."""
     out, found = tmp_path_factory.mktemp("runs"), {}
     for name, options in (
         ("table.csv", ["--given", "species,dose"]),
@@ -46,7 +47,9 @@ def runs(gpin, folder, tmp_path_factory):
     ):
         said = gpin("train", folder / name, *SMALL, *options, "--out", out, "--json")
         assert said.code == 0, said.err
-        found[name] = json.loads(said.out)["run"]
+        record = json.loads(said.out)
+        found[name] = record["run"]
+        found.setdefault("said", record["understood"].get("given"))
     return found
 
 
@@ -55,11 +58,9 @@ def read(path):
     return {name: column.to_numpy() for name, column in zip(table.column_names, table.columns, strict=True)}
 
 
-def test_training_says_what_is_given(gpin, folder, tmp_path):
-    said = gpin("train", folder / "table.csv", *SMALL, "--given", "species,dose", "--out", tmp_path)
-    assert said.code == 0
-    assert "species (3 labels, ant, bee, cat), dose (" in said.err
-    run = open_run(next(tmp_path.iterdir()))
+def test_training_says_what_is_given(runs):
+    assert runs["said"].startswith("species (3 labels, ant, bee, cat), dose (")
+    run = open_run(runs["table.csv"])
     assert run.columns == ("a", "b")
     assert run.model.shape == (2,)
     assert run.model.condition.names == ("species", "dose")
@@ -95,6 +96,24 @@ def test_encode_reads_conditions_with_the_data_or_takes_one_for_all(gpin, runs, 
     assert gpin("encode", run.folder, folder / "plain.csv", *quick, tmp_path / "one.csv", *fixed).code == 0
     expected = vae.encode(x, y={"species": "bee", "dose": 0.5}).mean[:, 0].detach()
     np.testing.assert_allclose(read(tmp_path / "one.csv")["mean_0"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_new_data_is_evaluated_with_one_condition_for_all(gpin, runs, folder):
+    fixed = ("--given", "species=bee", "--given", "dose=0.5")
+    said = gpin("evaluate", runs["table.csv"], folder / "plain.csv", "--samples", 5, "--limit", 20, *fixed, "--json")
+    assert said.code == 0, said.err
+    assert " ".join(fixed) in json.loads(said.out)["closer_estimate"]
+
+
+def test_conditional_models_are_compared(gpin, folder, tmp_path):
+    small = ("--latent-dim", 1, "--seeds", 1, "--epochs", 1, "--samples", 25, "--limit", 10)
+    said = gpin(
+        *("compare", folder / "table.csv", "--given", "species", "--columns", "a,b", "--methods", "vae,hf", *small),
+        *("--set", "architecture.width=4", "--executor", "serial", "--out", tmp_path, "--json"),
+    )
+    assert said.code == 0, said.err
+    folders = [path.parent for path in tmp_path.rglob("run.json")]
+    assert [open_run(path).model.condition.names for path in folders] == [("species",)] * 2
 
 
 def test_samples_have_the_condition_that_is_given(gpin, runs, tmp_path):

@@ -61,6 +61,14 @@ SkipDamaged = Annotated[
     bool | None, Flag, Parameter(help="For a folder of pictures: leave out files that cannot be read, and list them.")
 ]
 
+Given = Annotated[
+    str | None,
+    Parameter(
+        help="Make the model conditional: what is given with each instance and not modelled. For a table its columns, "
+        "separated by commas; for an .npz archive other arrays; for a folder of pictures folder, the subfolder of "
+        "each; for a data set label."
+    ),
+]
 Fixed = Annotated[
     list[str] | None,
     Parameter(
@@ -90,7 +98,12 @@ def fixed_conditions(given: list[str] | None) -> dict[str, str]:
 
 
 def source_options(
-    columns: str | None, key: str | None, size: str | None, grey: bool | None, skip_damaged: bool | None = None
+    columns: str | None,
+    key: str | None,
+    size: str | None,
+    grey: bool | None,
+    skip_damaged: bool | None = None,
+    given: str | None = None,
 ) -> dict[str, Any]:
     """The options of a `SourceConfig` that were given.
 
@@ -106,6 +119,7 @@ def source_options(
         "size": None if size is None else height_and_width(size),
         "grey": grey or None,
         "skip_damaged": skip_damaged or None,
+        "given": None if given is None else column_list(given),
     }
     return {name: value for name, value in options.items() if value is not None}
 
@@ -371,7 +385,7 @@ def closer_estimate(
         proposal: "encoder", "refined" or "annealed".
         samples: The number of importance samples, or of annealed chains.
         temperatures: The number of temperatures of annealed chains.
-        others: Further options to repeat, except those that are None.
+        others: Further options to repeat, except those that are None; a list is repeated item by item.
 
     Example:
         >>> closer_estimate(Path("runs/a"), "encoder", 100, part=None, limit=50)
@@ -392,7 +406,8 @@ def closer_estimate(
         chains = max(CHAINS, samples)
         chosen = {"estimator": "annealed", "temperatures": COLDER * temperatures, "chains": chains}
     options = {**chosen, **others}.items()
-    given = (f"--{name}" if value is True else f"--{name} {quoted(value)}" for name, value in options if value)
+    pairs = ((name, value) for name, some in options for value in (some if isinstance(some, list) else [some]) if value)
+    given = (f"--{name}" if value is True else f"--{name} {quoted(value)}" for name, value in pairs)
     words = [what] if isinstance(what, Path) else what
     return " ".join(["gpin evaluate", *map(quoted, words), *given])
 

@@ -11,6 +11,7 @@ from gpin.cli.base import (
     CheckError,
     Columns,
     Flag,
+    Given,
     Grey,
     Key,
     Size,
@@ -58,6 +59,7 @@ def compare(
     size: Size = None,
     grey: Grey = None,
     skip_damaged: SkipDamaged = None,
+    given: Given = None,
     scaling: Scaling | None = None,
     executor: Literal["local", "serial", "slurm", "ray"] = "local",
     workers: int | None = None,
@@ -122,13 +124,13 @@ def compare(
 
     if report is not None:
         check_output(report, "a page", data)
-    given = {
+    flags = {
         "epochs": epochs,
         "training.steps": steps,
         "scaling": scaling,
-        **source_options(columns, key, size, grey, skip_damaged),
+        **source_options(columns, key, size, grey, skip_damaged, given),
     }
-    options = values_by_key({name: value for name, value in given.items() if value is not None}, set_ or [])
+    options = values_by_key({name: value for name, value in flags.items() if value is not None}, set_ or [])
     chosen: dict[str, Any] = {
         "methods": None if methods is None else [name.strip() for name in methods.split(",")],
         "latent_dim": None if latent_dim is None else latent_dims(latent_dim),

@@ -183,6 +183,7 @@ def evaluate(
         raise InputError(f"{error}; to score it as new data: gpin evaluate {words}") from None
     others: dict[str, Any] = {"data": data, "part": None if part == "test" else part, "limit": limit}
     others |= {"columns": columns, "key": key, "size": size, "grey": grey, "skip-damaged": skip_damaged}
+    others["given"] = given
     if estimator == "annealed":
         others |= {"start": start, "leapfrog": leapfrog}
     better = None

@@ -16,6 +16,7 @@ from gpin.cli.base import (
     Device,
     Exclude,
     Flag,
+    Given,
     Grey,
     Key,
     Kinds,
@@ -64,7 +65,7 @@ def train(
     size: Size = None,
     grey: Grey = None,
     skip_damaged: SkipDamaged = None,
-    given: str | None = None,
+    given: Given = None,
     scaling: Scaling | None = None,
     start: Path | None = None,
     device: Device = None,
@@ -107,10 +108,6 @@ def train(
         A JSON file of settings, such as another run's run.json; options on the command line override it.
     seed
         Seeds the initial weights, the order of the data and all noise. [default: 0]
-    given
-        Make the model conditional: what is given with each instance and not modelled. For a table its columns,
-        separated by commas; for an .npz archive other arrays; for a folder of pictures folder, the subfolder of each;
-        for a data set label.
     scaling
         How the data is scaled for the model; auto decides by its values. [default: auto]
     start
@@ -141,13 +138,12 @@ def train(
         "training.steps": steps,
         "seed": seed,
         "scaling": scaling,
-        "given": None if given is None else column_list(given),
         "exclude": None if exclude is None else column_list(exclude),
         "kinds": None if kinds is None else column_kinds(kinds),
     }
     chosen = {name: value for name, value in flags.items() if value is not None}
     settings = run_settings(
-        chosen | source_options(columns, key, size, grey, skip_damaged),
+        chosen | source_options(columns, key, size, grey, skip_damaged, given),
         assignments=[*(set_ or []), *more],
         base=None if config is None else read_settings(config, started=start is not None),
     )
