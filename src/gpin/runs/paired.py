@@ -13,9 +13,9 @@ from gpin.evaluation.paired import PairedDifference, paired_difference
 from gpin.evaluation.scores import SCORES, shown_scores
 from gpin.report.numbers import without_nan
 from gpin.report.tables import ResultTable
+from gpin.runs.differences import short_names
 from gpin.runs.evaluate import Evaluation, evaluate_run
 from gpin.runs.folder import Run, as_run
-from gpin.runs.report.settings import short_names
 from gpin.runs.rows import OnStage
 
 __all__ = ["ScoredRuns", "evaluate_runs"]

@@ -21,12 +21,12 @@ from gpin.data import Rows, Scaling
 from gpin.likelihoods import BernoulliOptions
 from gpin.report.numbers import number, rounded
 from gpin.runs import open_run, train
+from gpin.runs.differences import flat_settings, short_names
 from gpin.runs.report.comparison import compare, score_rows, summary, verdict
 from gpin.runs.report.display import Display
 from gpin.runs.report.instances import label
 from gpin.runs.report.page import compose, compose_without_data, write_report
 from gpin.runs.report.scored_run import column_moments, open_trained
-from gpin.runs.report.settings import flat_settings, short_names
 from gpin.runs.rows import random_rows
 from gpin.runs.settings import run_settings
 

@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpin.experiments.analysis.paper import PAPER
 from gpin.experiments.analysis.results import Results
 from gpin.experiments.protocols import variant_named
-from gpin.report import plots
 from gpin.report.tables import ResultTable
+
+if TYPE_CHECKING:
+    from gpin.report.plots import Figure
 
 __all__ = ["Progress", "paper_scores", "progress_figure", "progress_of", "progress_table"]
 
@@ -86,8 +88,10 @@ def progress_table(title: str, found: Mapping[str, Progress], targets: Mapping[s
     return ResultTable(f"{title}: epochs to the paper's score", head, rows, notes=notes)
 
 
-def progress_figure(found: Mapping[str, Progress], targets: Mapping[str, float]) -> plots.Figure:
+def progress_figure(found: Mapping[str, Progress], targets: Mapping[str, float]) -> "Figure":
     """The validation scores of all trainings over epochs and over hours, with the scores of the paper as lines."""
+    from gpin.report import plots
+
     lines = {
         variant_named(row).title: (training.scores, [second / 3600 for second in training.seconds])
         for row, training in found.items()

@@ -18,11 +18,11 @@ from gpin.evaluation.scores import mean_and_error, share_above
 from gpin.evaluation.timing import Timing, inference_times
 from gpin.report import Table, numbers
 from gpin.report.numbers import Correlation, duration, plus_minus
+from gpin.runs.differences import refuse_other_data, short_names
 from gpin.runs.folder import Run
 from gpin.runs.folder import open_runs as open_each
 from gpin.runs.report.display import Words, words_for
 from gpin.runs.report.scored_run import ScoredRun, column_moments, score_run
-from gpin.runs.report.settings import refuse_other_data, short_names
 from gpin.runs.rows import BATCH, OnStage, batches
 
 __all__ = [

@@ -11,6 +11,7 @@ from gpin._core.messages import Tell, to_stderr
 from gpin._core.seeding import seeded
 from gpin.data import BENCHMARKS
 from gpin.report import Finding, Page, Table
+from gpin.runs.differences import data_settings, differing, flat_settings, short_names, surroundings
 from gpin.runs.outputs import check_output
 from gpin.runs.report.columns import add_columns, add_details, add_hardest_rows
 from gpin.runs.report.commands import Command, run_name
@@ -29,7 +30,6 @@ from gpin.runs.report.display import Display, Words, series_channels, words_for
 from gpin.runs.report.instances import add_hardest, add_reconstructions, add_samples
 from gpin.runs.report.latent import Codes, codes_of
 from gpin.runs.report.scored_run import TrainedRun, open_trained
-from gpin.runs.report.settings import data_settings, differing, flat_settings, short_names, surroundings
 from gpin.runs.report.space import add_space, add_traversals
 from gpin.runs.report.verdict import best_of, findings, glance, training
 from gpin.runs.rows import OnStage, example_conditions, random_rows
