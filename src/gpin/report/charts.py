@@ -16,6 +16,8 @@ Range = tuple[float, float]
 
 __all__ = ["bars", "histogram", "point_map", "rank_histograms", "shades"]
 
+LETTER = 7
+"""The width of a letter of a text, on average."""
 MOST_DIMENSIONS = 6
 """The number of latent dimensions whose ranks are shown."""
 
@@ -86,14 +88,15 @@ def bars(values: Mapping[str, float], unit: str, *, index: int = 0, faint: Seque
     return "".join([*parts, "</svg>"])
 
 
-def histogram(edges: Any, data: Any, models: Sequence[Any], names: tuple[str, str] | None = None) -> str:
+def histogram(edges: Any, data: Any, models: Sequence[Any], names: Sequence[str] | None = None) -> str:
     """The shares of the data in bins as grey bars, and those of samples of each model as lines in their colours.
 
     Arguments:
         edges: The edges of the bins, `(bins + 1,)`, or with `names` only their number counts.
         data: The shares of the data, `(bins,)`.
         models: The shares of the samples of each model, each `(bins,)`.
-        names: The texts below the first and the last bin; by default the values of the outer edges.
+        names: The texts of the bins, of which the first and the last are written if there is no room for all; by
+            default the values of the outer edges.
     """
     edges, data = np.asarray(edges, dtype=float), np.asarray(data, dtype=float)
     width, height, base = 240, 110, 92
@@ -115,13 +118,19 @@ def histogram(edges: Any, data: Any, models: Sequence[Any], names: tuple[str, st
         parts.append(
             f'<path d="{"".join(path)}" fill="none" stroke="var(--series-{index % 8 + 1})" stroke-width="1.8"/>'
         )
-    first, last = names or (_tick(edges[0]), _tick(edges[-1]))
-    parts.append(
-        f'<line x1="4" y1="{base}" x2="{width - 4}" y2="{base}" stroke="var(--muted)"/>'
-        f'<text x="4" y="{height - 4}" class="tick">{escape(first)}</text>'
-        f'<text x="{width - 4}" y="{height - 4}" text-anchor="end" class="tick">{escape(last)}</text>'
-    )
+    parts.append(f'<line x1="4" y1="{base}" x2="{width - 4}" y2="{base}" stroke="var(--muted)"/>')
+    if names is not None and max(map(len, names)) * LETTER < step:
+        places = [(4 + (k + 0.5) * step, "middle", name) for k, name in enumerate(names)]
+    else:
+        first, last = (_tick(edges[0]), _tick(edges[-1])) if names is None else (_short(names[0]), _short(names[-1]))
+        places = [(4, "start", first), (width - 4, "end", last)]
+    for x, anchor, name in places:
+        parts.append(f'<text x="{x:.1f}" y="{height - 4}" text-anchor="{anchor}" class="tick">{escape(name)}</text>')
     return "".join([*parts, "</svg>"])
+
+
+def _short(name: str, most: int = 14) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def rank_histograms(histograms: Mapping[str, Any], band: Range, *, index: int = 0) -> str:

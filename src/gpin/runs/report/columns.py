@@ -10,6 +10,7 @@ from gpin.report import Page, Section, Table
 from gpin.report.charts import histogram
 from gpin.report.numbers import number, rounded
 from gpin.runs.decode import reconstruct_rows, sample_rows
+from gpin.runs.report import cells
 from gpin.runs.report.comparison import Comparison
 from gpin.runs.report.given import rows_note
 from gpin.runs.report.instances import gap_note, latent_dims, row_note
@@ -28,6 +29,10 @@ DRAWS = 10_000
 """The number of samples from which marginals are computed."""
 BINS, DISCRETE = 24, 12
 """The number of bins of a histogram, and the largest number of different values that have a bin each."""
+LABELS = (
+    "For labels it is the share of wrong ones, and how much smaller it is than that of always guessing the most "
+    "frequent label."
+)
 HARDEST = 10
 """The number of hardest rows that are listed."""
 
@@ -63,17 +68,24 @@ def _kolmogorov(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.abs(parts[0] - parts[1]).max())
 
 
-def bins(data: np.ndarray, drawn: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray], tuple[str, str] | None]:
+def bins(
+    data: np.ndarray, drawn: Sequence[np.ndarray], names: Sequence[str] = ()
+) -> tuple[np.ndarray, list[np.ndarray], Sequence[str] | None]:
     """The edges of the bins of a column, and the shares of the data and of each sample in them.
 
-    A column with few different values has a bin for each, whose first and last value are the texts below; otherwise
-    the bins cover all but the outer hundredth of the data, and what lies outside counts for the outer bins.
+    A column with few different values has a bin for each, with the value as its text; otherwise the bins cover all but
+    the outer hundredth of the data, and what lies outside counts for the outer bins.
+
+    Arguments:
+        data: The values of the data.
+        drawn: The values of each sample.
+        names: The names of the levels of a categorical column, each of which has a bin.
     """
     data = _known(data)
-    values = np.unique(data)
-    if len(values) <= DISCRETE:
-        middles = (values[1:] + values[:-1]) / 2
-        inner, texts = middles, (f"{values[0]:g}", f"{values[-1]:g}")
+    values = np.arange(len(names)) if names else np.unique(data)
+    texts: Sequence[str] | None
+    if names or len(values) <= DISCRETE:
+        inner, texts = (values[1:] + values[:-1]) / 2, names or [f"{value:g}" for value in values]
         edges = np.arange(len(values) + 1.0)
     else:
         low, high = np.quantile(data, [0.005, 0.995])
@@ -97,7 +109,7 @@ def add_columns(page: Page, comparison: Comparison) -> Marginals:
     section = page.section("Samples")
     charts = []
     for k in order:
-        edges, shares, texts = bins(found.data[:, k], [values[:, k] for values in drawn])
+        edges, shares, texts = bins(found.data[:, k], [values[:, k] for values in drawn], cells.levels(data.scaling, k))
         alt = f"Histogram of {names[k]}: the data, and samples of {', '.join(one.name for one in scored)}."
         charts.append((names[k], histogram(edges, shares[0], shares[1:], texts), alt))
     section.drawings(charts, small=True)
@@ -119,14 +131,11 @@ def _draws(one: ScoredRun, comparison: Comparison) -> Sequence[np.ndarray]:
 
 
 def _moments(comparison: Comparison, found: Marginals) -> Table:
-    spread = comparison.moments[1]
-
-    def said(values: np.ndarray, k: int) -> str:
-        known = _known(values[:, k])
-        return f"{number(known.mean(), spread[k])} ({number(known.std(), spread[k])})" if len(known) else "—"
-
-    parts = [found.data, *found.drawn]
-    rows = [[name, *(said(values, k) for values in parts)] for k, name in enumerate(comparison.columns[:DESCRIBED])]
+    spread, parts = comparison.moments[1], [found.data, *found.drawn]
+    rows = [
+        [name, *(cells.summed_up(comparison.data.scaling, k, values[:, k], spread[k]) for values in parts)]
+        for k, name in enumerate(comparison.columns[:DESCRIBED])
+    ]
     return Table(["mean (deviation)", "Test rows", *(one.name for one in comparison.scored)], rows)
 
 
@@ -138,7 +147,8 @@ def add_details(page: Page, comparison: Comparison, found: Marginals) -> None:
     section = page.section("Column by column")
     section.table(_moments(comparison, found))
     section.text(
-        f"Mean and standard deviation of the test rows and of the drawn rows, in the units of the data."
+        "Mean and standard deviation of the test rows and of the drawn rows, in the units of the data"
+        f"{'; of a column of labels, the most frequent one and its share' if _labels(comparison) else ''}."
         f"{left_out(comparison, DESCRIBED)}",
         kind="note",
     )
@@ -150,9 +160,14 @@ def _errors_table(section: Section, comparison: Comparison) -> None:
     """The error of the reconstruction of each column, the least retained first."""
     explained, errors = zip(*(_errors(comparison, one) for one in comparison.scored), strict=True)
     names, spread = comparison.columns, comparison.moments[1]
+
+    def said(k: int, error: float) -> str:
+        label = cells.is_label(comparison.data.scaling, k)
+        return f"{100 * error**2:.0f} % wrong" if label else number(error, spread[k])
+
     order = np.argsort(explained[0], kind="stable")[:DESCRIBED].tolist()
     rows = [
-        [names[k], *(f"{number(e[k], spread[k])} ({100 * r[k]:.0f} %)" for r, e in zip(explained, errors, strict=True))]
+        [names[k], *(f"{said(k, e[k])} ({100 * r[k]:.0f} %)" for r, e in zip(explained, errors, strict=True))]
         for k in order
     ]
     section.heading("Which columns the code retains")
@@ -161,7 +176,7 @@ def _errors_table(section: Section, comparison: Comparison) -> None:
     section.text(
         f"{few}, the worst first: the root mean squared error of the reconstructions of test rows, in the units of the "
         "data, and the share of the variance that they explain. A share near zero means that the latent code ignores "
-        "the column, or that it is noise.",
+        "the column, or that it is noise." + (f" {LABELS}" if _labels(comparison) else ""),
         kind="note",
     )
 
@@ -169,13 +184,16 @@ def _errors_table(section: Section, comparison: Comparison) -> None:
 def _errors(comparison: Comparison, one: ScoredRun) -> tuple[np.ndarray, np.ndarray]:
     """The share of the variance of each column that reconstructions explain, and the root mean squared error."""
     scaling, test = comparison.data.scaling, comparison.data.test
-    parts = [
-        (scaling.undo(x) - scaling.undo(again)) ** 2
-        for _, x, again in reconstruct_rows(one.vae, test, seed=comparison.seed)
-    ]
-    squared = np.nanmean(np.concatenate(parts), axis=0)
-    variance = np.maximum(comparison.moments[1] ** 2, 1e-300)
-    return np.maximum(1 - squared / variance, 0.0), np.sqrt(squared)
+    found = reconstruct_rows(one.vae, test, seed=comparison.seed)
+    pairs = [(scaling.undo(x), scaling.undo(again)) for _, x, again in found]
+    original, again = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    squared = np.nanmean(cells.deviations(scaling, original, again) ** 2, axis=0)
+    return np.maximum(1 - squared / np.maximum(cells.baseline(scaling, original), 1e-300), 0.0), np.sqrt(squared)
+
+
+def _labels(comparison: Comparison) -> bool:
+    """Whether the table has columns of labels."""
+    return any(cells.is_label(comparison.data.scaling, k) for k in range(len(comparison.columns)))
 
 
 def _rebuilt_rows(page: Page, comparison: Comparison) -> None:
@@ -198,8 +216,11 @@ def _rebuilt_rows(page: Page, comparison: Comparison) -> None:
 
 def by_column(comparison: Comparison, values: np.ndarray) -> list[list[str]]:
     """Instances `(n, columns)` side by side, one row for each of the first columns."""
-    named = zip(comparison.columns[:COLUMNS], values.T, comparison.moments[1], strict=False)
-    return [[name, *(number(value, spread) for value in column)] for name, column, spread in named]
+    scaling, spread = comparison.data.scaling, comparison.moments[1]
+    return [
+        [name, *(cells.shown(scaling, k, value, spread[k]) for value in values[:, k])]
+        for k, name in enumerate(comparison.columns[:COLUMNS])
+    ]
 
 
 def left_out(comparison: Comparison, shown: int) -> str:
@@ -214,7 +235,12 @@ def left_out(comparison: Comparison, shown: int) -> str:
 def add_hardest_rows(page: Page, comparison: Comparison) -> None:
     """The least likely test rows of every run, with the columns in which they are furthest from the model."""
     section = page.section("The hardest rows")
-    data, names = comparison.data, comparison.columns
+    data, scaling = comparison.data, comparison.data.scaling
+
+    def said(k: int, value: float, off: float) -> str:
+        by = "unexpected" if cells.is_label(scaling, k) else f"{'+' if off > 0 else ''}{rounded(off, 1)}"
+        return f"{comparison.columns[k]} {cells.shown(scaling, k, value, comparison.moments[1][k])} ({by})"
+
     for one in comparison.scored:
         _, spread = _errors(comparison, one)
         values = one.likelihood("refined").values
@@ -222,25 +248,23 @@ def add_hardest_rows(page: Page, comparison: Comparison) -> None:
         chosen = one.chosen[lowest].tolist()
         x = data.test.__getitems__(chosen)
         with seeded(comparison.seed):
-            again = data.scaling.undo(one.vae.reconstruct(x))
-        original = data.scaling.undo(one.vae.values(x))
-        off = np.nan_to_num((original - again) / np.maximum(spread, 1e-300))
+            again = scaling.undo(one.vae.reconstruct(x))
+        original = scaling.undo(one.vae.values(x))
+        off = np.nan_to_num(cells.deviations(scaling, original, again) / np.maximum(spread, 1e-300))
         rows = []
         for i, place, ll in zip(range(len(chosen)), data.test.rows[chosen].tolist(), values[lowest], strict=True):
             gap = "—" if one.gap is None else rounded(one.gap[chosen[i]].item(), 1)
-            worst = np.argsort(-np.abs(off[i]), kind="stable")[:3]
-            why = ", ".join(
-                f"{names[k]} {number(original[i, k], comparison.moments[1][k])} ({off[i, k]:+.1f})" for k in worst
-            )
-            likelihood = rounded(ll.item(), 1)
-            rows.append([f"Row\N{NO-BREAK SPACE}{place}", likelihood, gap, why.replace("-", "−")])
+            worst = [k for k in np.argsort(-np.abs(off[i]), kind="stable")[:3].tolist() if off[i, k]]
+            why = ", ".join(said(k, original[i, k], off[i, k]) for k in worst)
+            rows.append([f"Row\N{NO-BREAK SPACE}{place}", rounded(ll.item(), 1), gap, why])
         if len(comparison.scored) > 1:
             section.heading(f"Under {one.name}")
         head = ["", "log-likelihood", "estimated gap", "furthest from the model"]
         section.table(Table(head, rows, numeric=False))
     section.text(
         "The test rows with the lowest refined log-likelihood, in nats, and the columns in which they differ most from "
-        "their reconstruction; the difference in brackets is in units of that column’s error over all test rows. "
+        "their reconstruction; the difference in brackets is in units of that column’s error over all test rows"
+        f"{', and a label that differs is called unexpected' if _labels(comparison) else ''}. "
         f"{gap_note(comparison)}{row_note(comparison)}",
         kind="note",
     )

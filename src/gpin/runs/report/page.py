@@ -196,7 +196,8 @@ def _each(comparison: Comparison) -> str:
     """The size of an instance, in words."""
     shape = comparison.data.shape
     if comparison.table:
-        return f"{shape[0]} column{'' if shape[0] == 1 else 's'}"
+        count = len(comparison.columns)  # a categorical column has one value of x for each level
+        return f"{count} column{'' if count == 1 else 's'}"
     channels = series_channels(shape, comparison.data.scaling)
     if channels:
         return f"{channels} channel{'' if channels == 1 else 's'} of length {math.prod(shape) // channels}"

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from gpin.report import Page, Section, Table, charts
-from gpin.report.numbers import number
-from gpin.runs.report import figures
+from gpin.report.numbers import rounded
+from gpin.runs.report import cells, figures
 from gpin.runs.report.columns import by_column, left_out
 from gpin.runs.report.comparison import Comparison
 from gpin.runs.report.display import Display
@@ -114,8 +114,8 @@ def _values(comparison: Comparison, x: np.ndarray) -> list[str]:
     values, spread = comparison.data.scaling.undo(x), comparison.moments[1]
     return [
         "".join(
-            f"\n{name}: {number(value, scale)}"
-            for name, value, scale in zip(comparison.columns[:PEEK], row, spread, strict=False)
+            f"\n{name}: {cells.shown(comparison.data.scaling, k, row[k], spread[k])}"
+            for k, name in enumerate(comparison.columns[:PEEK])
         )
         for row in values
     ]
@@ -181,16 +181,18 @@ def add_traversals(page: Page, runs: Sequence[TrainedRun], display: Display) -> 
 def _effects(section: Section, comparison: Comparison, codes: Sequence[Codes]) -> None:
     """How the columns of a table change along the most active dimensions of each run."""
     section.heading("Traversals")
-    spread = np.maximum(comparison.moments[1], 1e-300)
+    spread, scaling = np.maximum(comparison.moments[1], 1e-300), comparison.data.scaling
+    labels = [k for k in range(len(comparison.columns)) if cells.levels(scaling, k)]
     for one, code in zip(comparison.scored, codes, strict=True):
         dims = code.order[:TRAVERSED].tolist()
         change = []
         for k in dims:
-            ends = comparison.data.scaling.undo(traversal(one.vae, k, 2))
+            ends = scaling.undo(traversal(one.vae, k, 2))
             change.append((ends[1] - ends[0]) / spread)
         effects = np.stack(change, axis=1)  # (columns, dims)
-        order = np.argsort(-np.abs(effects).max(axis=1), kind="stable")[:15].tolist()
-        rows = [[comparison.columns[j], *(f"{e:+.1f}".replace("-", "−") for e in effects[j])] for j in order]
+        effects[labels] = 0.0  # levels have no order
+        order = [k for k in np.argsort(-np.abs(effects).max(axis=1), kind="stable").tolist() if k not in labels][:15]
+        rows = [[comparison.columns[j], *(_signed(e) for e in effects[j])] for j in order]
         most = max(float(np.abs(effects).max()), 1e-12)
         shades = {(i, k + 1): effects[j, k] / most for i, j in enumerate(order) for k in range(len(dims))}
         head = [one.name if len(comparison.scored) > 1 else "", *(f"z{k + 1}" for k in dims)]
@@ -198,9 +200,16 @@ def _effects(section: Section, comparison: Comparison, codes: Sequence[Codes]) -
     section.text(
         f"By how many standard deviations a column changes when one latent dimension goes from −{REACH:g} to {REACH:g} "
         "and the others are zero: the most active dimensions from left to right, the columns that change most first. "
-        "Columns with the same sign in a dimension rise and fall together." + example_note(comparison.scored),
+        "Columns with the same sign in a dimension rise and fall together."
+        + (" Categorical columns have no order and are left out." if labels else "")
+        + example_note(comparison.scored),
         kind="note",
     )
+
+
+def _signed(value: float) -> str:
+    text = rounded(value, 1)
+    return f"+{text}" if float(value) > 0 and text != "0.0" else text
 
 
 # Pairs and neighbours --------------------------------------------------------------------------------
