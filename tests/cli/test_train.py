@@ -30,7 +30,7 @@ def test_a_run_says_where_it_is_and_again_that_it_is_done(gpin, files, tmp_path)
     assert where == f"done: {folder}"
     assert re.fullmatch(r"best epoch 1 of 1 by its validation score of \S+ nats, validation ELBO \S+ nats", result)
     assert meaning == "both are lower bounds of log p(x), mean over instances"
-    assert more.startswith("the best epoch is the last one, so more training may help: gpin train ")
+    assert more.startswith("the best epoch is the last one, so more training may help; to go on: gpin train ")
     again = gpin(*command)
     assert (again.code, again.err) == (0, "")
     assert again.out == first.out.replace("done:", "already done:")
@@ -306,7 +306,7 @@ def test_the_budget_is_said_and_recorded_and_the_command_that_continues_can_be_p
     (folder,) = out.iterdir()
     training = open_run(folder).settings.training
     assert (training.epochs, training.batch_size, training.learning_rate, training.patience) == (2, 32, 0.001, 250)
-    longer = said.out.splitlines()[-1].partition("may help: ")[2]
+    longer = said.out.splitlines()[-1].partition("may help; to go on: ")[2]
     assert longer.endswith(f"--out '{out}' --checkpoint-seconds 0 --steps 8")
     assert json.loads(gpin(*command, "--json").out)["continue"] == longer.replace(" --steps", " --json --steps")
     again = gpin(*shlex.split(longer)[1:])
@@ -346,3 +346,30 @@ def test_hints_for_options(gpin, files, tmp_path, options, hint):
     assert said.one_line
     assert hint in said.err
     assert not list(tmp_path.iterdir())
+
+
+def test_training_that_stopped_early_says_how_to_go_on(gpin, files, tmp_path):
+    options = [
+        "--epochs",
+        "9",
+        "--set",
+        "patience=1",
+        "learning_rate=0.5",
+        "--out",
+        tmp_path,
+        "--checkpoint-seconds",
+        "0",
+    ]
+    said = gpin("train", files / "table.csv", *SMALL, *options)
+    *_, last = said.out.splitlines()
+    assert last.startswith("training stopped early, after 1 epoch without a better one; to go on: gpin train ")
+    longer = last.partition("to go on: ")[2]
+    assert longer.endswith("--checkpoint-seconds 0 --set patience=2")
+    assert "going on after step" in gpin(*shlex.split(longer)[1:]).err
+
+
+def test_the_command_that_goes_on_keeps_the_steps_of_a_method(gpin, files, tmp_path):
+    options = ["--method", "natural", "--set", "steps=2", "--steps=2", "--out", tmp_path, "--json"]
+    said = gpin("train", files / "table.csv", *SMALL, *options)
+    longer = json.loads(said.out)["continue"]
+    assert longer.endswith(f"--method natural --set steps=2 --out {tmp_path} --json --steps 4")

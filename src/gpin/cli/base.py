@@ -301,15 +301,15 @@ def repeated(*, without: Sequence[str], **options: Any) -> str:
     """The command that is running, as one would type it again with other options.
 
     Arguments:
-        without: The options to leave out, given as flags or as key=value.
+        without: What to leave out with its value: flags, and keys of key=value.
         options: The options to append.
 
     Example:
         >>> typed[:] = ["train", "my pictures", "--epochs", "5", "--set", "ema=0.9", "steps=3"]
-        >>> repeated(without=["epochs", "steps"], epochs=10)
+        >>> repeated(without=["--epochs", "steps"], epochs=10)
         "gpin train 'my pictures' --set ema=0.9 --epochs 10"
     """
-    flags = [f"--{name}" for name in without]
+    flags = [name for name in without if name.startswith("--")]
     assigned = tuple(f"{name}=" for name in without)
     kept: list[str] = []
     tokens = iter(typed)
@@ -319,7 +319,7 @@ def repeated(*, without: Sequence[str], **options: Any) -> str:
         elif token == "--set" or token.startswith("--set="):
             value = next(tokens, "") if token == "--set" else token.removeprefix("--set=")
             kept += [] if value.startswith(assigned) else ["--set", value]
-        elif not token.startswith((*assigned, *(f"{flag}=" for flag in flags))):
+        elif not token.startswith(assigned):
             kept.append(token)
     added = [text for name, value in options.items() for text in (f"--{name}", str(value))]
     return " ".join(quoted(text) for text in ("gpin", *kept, *added))

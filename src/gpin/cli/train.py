@@ -256,13 +256,23 @@ class Beginning:
             print(f"resuming at epoch {where}: {run.folder}", file=sys.stderr)
 
     def longer(self, run: "Run", history: "History") -> str | None:
-        """The command that trains for twice as long, if the best epoch of a finished training is its last one."""
-        epochs = len(history.epochs)
-        if self.asked is None or history.paused or history.stopped or not 0 < history.best == epochs:
+        """The command that goes on with a finished training.
+
+        It is for twice as many epochs or steps if the best epoch is the last one, and for twice the patience if
+        training stopped early.
+        """
+        epochs, patience = len(history.epochs), run.settings.training.patience
+        if self.asked is None or history.paused or history.stopped or not history.best:
+            return None
+        if _impatient(run, history):
+            return repeated(without=("patience",), set=f"patience={2 * (patience or 1)}")
+        if history.best < epochs:
             return None
         in_steps = "epochs" in self.asked.training.auto
         longer = {"steps": 2 * epochs * self.batches} if in_steps else {"epochs": 2 * epochs}
-        return repeated(without=("epochs", "steps"), **longer)
+        # In some methods, steps=2 is an option of the method, and not of training.
+        own = () if "steps" in run.model.options else ("steps",)
+        return repeated(without=("--epochs", "--steps", "epochs", "training.steps", *own), **longer)
 
 
 def _has_no_header(source: "Source") -> bool:
@@ -286,7 +296,11 @@ def _show(run: "Run", history: "History", beginning: Beginning) -> None:
     print(f"best epoch {history.best} of {len(history.epochs)}{said}, validation ELBO {number(_best(history))} nats")
     print(f"{'this is a lower bound' if score is None else 'both are lower bounds'} of log p(x), mean over instances")
     if (command := beginning.longer(run, history)) is not None:
-        print(f"the best epoch is the last one, so more training may help: {command}")
+        patience = run.settings.training.patience
+        epochs = "1 epoch" if patience == 1 else f"{patience} epochs"
+        waited = f"training stopped early, after {epochs} without a better one"
+        why = waited if _impatient(run, history) else "the best epoch is the last one, so more training may help"
+        print(f"{why}; to go on: {command}")
     if sys.stdout.isatty() and not history.paused:
         print(f"next: gpin evaluate {quoted(run.folder)}")
 
@@ -310,6 +324,12 @@ def _record(run: "Run", history: "History", beginning: Beginning) -> dict[str, A
         "skipped": [name for name, _ in run.skipped],
         "understood": dict(beginning.understood),
     }
+
+
+def _impatient(run: "Run", history: "History") -> bool:
+    """Whether training stopped before all epochs because the validation score no longer improved."""
+    training, epochs = run.settings.training, len(history.epochs)
+    return training.patience is not None and history.best + training.patience <= epochs < training.epochs
 
 
 def _best(history: "History") -> float:

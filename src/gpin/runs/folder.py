@@ -29,15 +29,19 @@ from gpin._core.files import as_path, checksum, read_record, write_record
 from gpin._core.messages import Tell, to_stderr
 from gpin._core.seeding import seeded
 from gpin.building import VAEConfig, from_config, load
-from gpin.data import BENCHMARKS, DataSet, Scaling, open_source, split_and_scale
+from gpin.data import BENCHMARKS, DataSet, Scaling, as_model_data, open_source, split_and_scale
 from gpin.runs.settings import RunSettings
 from gpin.training import History
 from gpin.training.checkpoints import Checkpoint, Checkpoints
+from gpin.training.fitted import FITTED, read_fitted
 from gpin.vae import VAE
 
 __all__ = ["Run", "as_run", "environment", "open_run", "open_runs", "versions"]
 
 FORMAT, VERSION = "gpin-run", 1
+
+UNKNOWN = "DATA"
+"""The location of data that is not known, as it is shown in commands that need it."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,11 @@ class Run:
     fingerprint: str
     start: str | None = None
     skipped: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def fitted(self) -> bool:
+        """Whether `gpin.fit` made the folder, so that the location and the split of the data are unknown."""
+        return not self.fingerprint
 
     @property
     def identity(self) -> str:
@@ -106,12 +115,22 @@ class Run:
         write_record(self.folder / "run.json", FORMAT, VERSION, self.record())
 
     def data(self, location: str | os.PathLike[str] | None = None) -> DataSet:
-        """The data that the run was trained on, with the same split; read from `location` if it has moved."""
+        """The data that the run was trained on, with the same split; read from `location` if it has moved.
+
+        A run of `gpin.fit` does not know its data, so all rows at `location` are every part of it.
+        """
+        if self.fitted and location is None:
+            raise InputError(
+                f"{self.folder} was trained by gpin.fit, which does not know where its data is: give the data as `data`"
+            )
         try:
             source = open_source(self.location if location is None else location, self.settings.data.source)
         except InputError as error:
             moved = "" if self.location in BENCHMARKS else "; if it has moved, give its new location as `data`"
             raise InputError(f"the data of {self.folder} cannot be read: {error}{moved}") from None
+        if self.fitted:
+            rows = as_model_data(source, self.model.shape, self.scaling, condition=self.model.condition)
+            return DataSet(source, self.scaling, rows, rows, rows)
         if source.fingerprint() != self.fingerprint:
             raise OtherDataError(
                 f"{source.location} is not the data that {self.folder} was trained on, or has changed since: "
@@ -158,6 +177,13 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     """Open the folder of a run."""
     folder = as_path(folder, "the run")
     path = folder / "run.json"
+    if not path.is_file() and (folder / FITTED).is_file():
+        return _fitted(folder)
+    if not path.is_file() and (folder / "checkpoints").is_dir():
+        raise InputError(
+            f"{folder} does not say what its model is: if gpin.fit made it, an earlier version did; call it again with "
+            "the same arguments, which completes the folder without training"
+        )
     if not path.is_file():
         what = "is not the folder of a run: run.json is missing" if folder.exists() else "does not exist"
         raise InputError(f"{folder} {what}; gpin train creates one and prints its path")
@@ -175,6 +201,30 @@ def open_runs(folders: Sequence[str | os.PathLike[str]]) -> list[Run]:
         if place in places[:i]:
             raise InputError(f"{paths[i]} is given twice: name each run once")
     return [open_run(path) for path in paths]
+
+
+def _fitted(folder: Path) -> Run:
+    """The run in a folder of `gpin.fit`."""
+    record, what = read_fitted(folder), str(folder / FITTED)
+    model = None if record["model"] is None else VAEConfig.parse(record["model"], what)
+    if model is None or model.own:
+        raise InputError(
+            f"{folder} holds a model with modules of your own, which only Python can open: use gpin.load on its "
+            "folder model"
+        )
+    settings = {
+        "model": {"method": model.method, "latent_dim": model.latent_dim, "options": model.options},
+        "training": record["training"],
+    }
+    return Run(
+        folder,
+        settings=RunSettings.parse(settings, what),
+        model=model,
+        scaling=Scaling.parse(record["scaling"] or {"kind": "none"}, what),
+        columns=None,
+        location=UNKNOWN,
+        fingerprint="",
+    )
 
 
 def as_run(run: Run | str | os.PathLike[str]) -> Run:

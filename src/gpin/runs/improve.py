@@ -72,6 +72,8 @@ def improve_run(
         tell: Called with each message for the user.
     """
     run = as_run(run)
+    if run.fitted:
+        raise InputError(f"{run.folder} was trained by gpin.fit: improve its model in Python with gpin.improve")
     chosen = {"batch_size": run.settings.training.batch_size, **(options or {})}
     for name in chosen:
         if name not in OPTIONS:

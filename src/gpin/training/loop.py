@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ from gpin.data import Batches, Conditioned, hold_out
 from gpin.training.augmentation import Augmentation
 from gpin.training.calibration import calibrate_with
 from gpin.training.checkpoints import Checkpoint, Checkpoints
+from gpin.training.fitted import save_fitted, write_fitted
 from gpin.training.history import Epoch, History, Metrics
 from gpin.training.interrupts import interruptible
 from gpin.training.loggers import Logger, Loggers, as_loggers
@@ -112,9 +113,10 @@ def fit(
             the model has its best weights so far, and the same call resumes the run if it has a folder.
         device: The device to which the model is moved first; by default it stays where it is.
         dtype: The precision to train in, torch.float32 or torch.float64; by default that of the model.
-        folder: The folder for checkpoints and metrics. Calling `fit` again with the same arguments resumes a stopped or
-            killed run, with bit-identical results, and returns at once if the run had finished. A folder that holds
-            another run raises InputError.
+        folder: The folder for checkpoints, metrics and the trained model, which `gpin evaluate` and the other commands
+            open as a run. Calling `fit` again with the same arguments resumes a stopped or killed run, with
+            bit-identical results, and returns at once if the run had finished. A folder that holds another run raises
+            InputError.
         checkpoint_seconds: How often to write a checkpoint; at most this much work is lost.
         tensorboard: The same as log="tensorboard".
         log: Where to log the results of each epoch: "tensorboard" (needs a folder), "wandb" or "mlflow", each with the
@@ -188,6 +190,8 @@ def fit(
             trainer.take_best()
     if calibrate and not trainer.history.paused:
         calibrate_with(vae, validation, config.seed, tell if processes.first else silent)
+    if store is not None and not trainer.history.paused:
+        store.save(vae)
     return trainer.history
 
 
@@ -330,6 +334,7 @@ class _Store:
         self.about = ""
         self.written = time.monotonic()
         self.metrics: Metrics | None = None
+        self.complete = False
         if folder.exists() and not folder.is_dir():
             raise InputError(f"cannot train in {folder}: it is a file and not a folder")
 
@@ -358,6 +363,9 @@ class _Store:
             self.metrics = Metrics(self.folder, trainer.history)
             if trainer.finished:
                 self.metrics.close(trainer.history)
+        self.complete = trainer.finished
+        with self._adding():
+            write_fitted(self.folder, trainer.vae, trainer.config, trainer.training)
         if not trainer.finished and not trainer.updates:
             self._write(trainer)
 
@@ -382,6 +390,16 @@ class _Store:
             with self._writing():
                 self.metrics.close(trainer.history)
             self._write(trainer)
+
+    def save(self, vae: VAE) -> None:
+        """Write the trained model, so that `gpin.load` and the commands find it."""
+        if self.processes.first:
+            with self._adding():
+                save_fitted(self.folder, vae)
+
+    def _adding(self) -> AbstractContextManager[None]:
+        """A context that adds files to the folder, if it can: that of a finished run may be read-only."""
+        return suppress(OSError) if self.complete else self._writing()
 
     def _write(self, trainer: Trainer) -> None:
         captured = trainer.capture()
