@@ -98,12 +98,20 @@ def test_all_runs_have_the_same_new_instances(pair, new):
 
 
 def test_densities_and_probabilities_are_not_compared():
-    def run(density):
-        return SimpleNamespace(fingerprint="f", columns=None, model=SimpleNamespace(shape=(2,), density=density))
+    def run(density, *kinds):
+        scaling = SimpleNamespace(columns=[SimpleNamespace(kind=kind) for kind in kinds])
+        names = ["a", "b"] if kinds else None
+        model = SimpleNamespace(shape=(2,), density=density)
+        return SimpleNamespace(fingerprint="f", columns=names, column_names=names, model=model, scaling=scaling)
 
-    scores = [SimpleNamespace(rows=np.arange(3))] * 2
-    assert "a density and the other a probability" in ScoredRuns([run(True), run(False)], scores).obstacle(1)
-    assert ScoredRuns([run(True), run(True)], scores).obstacle(1) is None
+    def obstacle(*pair):
+        return ScoredRuns(pair, [SimpleNamespace(rows=np.arange(3))] * 2).obstacle(1)
+
+    assert "one likelihood is a density where the other is a probability" in obstacle(run(True), run(False))
+    assert obstacle(run(True), run(True)) is None
+    counts, logs = run(True, "gaussian", "poisson"), run(True, "lognormal", "poisson")
+    assert obstacle(counts, logs) is None
+    assert "a density where" in obstacle(counts, run(True, "gaussian", "gaussian"))
 
 
 def test_training_data_given_as_new_data_is_pointed_out(gpin, pair, files):

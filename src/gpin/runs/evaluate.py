@@ -67,9 +67,14 @@ class Evaluation:
     rows: np.ndarray | None = None
 
     @property
+    def bits(self) -> Tensor:
+        """−log₂ p(value) / D of every instance, `(n,)`, in the units of the data."""
+        return self.columns[self._prefix + "bits_per_dim"]
+
+    @property
     def bits_per_dim(self) -> float:
         """−log₂ p(value) / D, mean over instances, in the units of the data."""
-        return mean_and_error(self.columns[self._prefix + "bits_per_dim"])[0]
+        return mean_and_error(self.bits)[0]
 
     @property
     def bias(self) -> Bias | None:

@@ -1,5 +1,6 @@
 """Several runs scored on the same instances, with the paired differences of their log-likelihoods."""
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +20,9 @@ from gpin.runs.folder import Run, as_run
 from gpin.runs.rows import OnStage
 
 __all__ = ["ScoredRuns", "evaluate_runs"]
+
+DENSITIES = ("gaussian", "lognormal")
+"""The kinds of columns whose likelihood is a density, and not a probability."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +49,12 @@ class ScoredRuns:
         first, other = self.runs[0], self.runs[i]
         if not self.new and other.fingerprint != first.fingerprint:
             return "it was trained on other data"
-        if set(other.columns or ()) != set(first.columns or ()) or other.model.shape != first.model.shape:
-            return "its model is one of other columns or of another shape"
-        if other.model.density != first.model.density:
-            return "one likelihood is a density and the other a probability"
+        if set(other.columns or ()) != set(first.columns or ()):
+            return "its model is one of other columns"
+        if first.columns is None and other.model.shape != first.model.shape:
+            return "its model is one of another shape"
+        if _densities(other) != _densities(first):
+            return "one likelihood is a density where the other is a probability"
         ours, theirs = self.scores[i].rows, self.scores[0].rows
         if ours is None or theirs is None or not np.array_equal(ours, theirs):
             return "it was scored on other instances, because its data was split differently"
@@ -61,9 +67,7 @@ class ScoredRuns:
         """
         if not i or self.obstacle(i) is not None:
             return None
-        ours, theirs = (
-            self.scores[k].log_likelihood.values.double().cpu().numpy() - self.runs[k].log_volume for k in (i, 0)
-        )
+        ours, theirs = (_in_data_units(self.runs[k], self.scores[k]) for k in (i, 0))
         return paired_difference(ours, theirs)
 
     @property
@@ -106,6 +110,19 @@ class ScoredRuns:
             rows.append([f"log-likelihood minus that of {self.names[0]}", *map(_mean, differences)])
             rows.append(["· 95 % interval", *map(_interval, differences)])
         return ResultTable(title, ["", *self.names], rows)
+
+
+def _densities(run: Run) -> dict[str, bool] | bool:
+    """Whether p(value|z) is a density, for each column of a table whose columns are of different kinds, or for all."""
+    if not run.scaling.columns:
+        return run.model.density if run.columns is None else dict.fromkeys(run.columns, run.model.density)
+    kinds = (column.kind for column in run.scaling.columns)
+    return {name: kind in DENSITIES for name, kind in zip(run.column_names, kinds, strict=True)}
+
+
+def _in_data_units(run: Run, scores: Evaluation) -> np.ndarray:
+    """log p(value) of every instance, `(n,)`, so that runs that scale the same data differently can be compared."""
+    return scores.bits.numpy() * (-math.prod(run.model.shape) * math.log(2))
 
 
 def _mean(found: PairedDifference | None) -> str:

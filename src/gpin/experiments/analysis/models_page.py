@@ -19,7 +19,7 @@ def compose_page(result: ModelTable, data: DataSet) -> Page:
         lead=[
             f"Variational autoencoders that differ in their inference method and in d, the number of latent "
             f"dimensions, trained on {len(data.train):,} instances of shape {shape} and chosen on "
-            f"{len(data.validation):,} others. The numbers below are for the test part, which neither has seen."
+            f"{len(data.validation):,} others. The numbers below are for the test part, which was used for neither."
         ],
         foot="Made by gpin compare. This page is self-contained: it can be sent, printed and archived.",
     )
