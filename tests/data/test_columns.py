@@ -57,6 +57,9 @@ def test_output_of_the_model_becomes_values_of_the_kinds():
     assert colours.tolist() == ["green", "blue"]
     assert (lognormal > 0).all()
     assert gaussian.dtype == np.float64
+    values = scaling.undo(x)[0]
+    assert [scaling.label(index, value) for index, value in enumerate(values)] == [None, "1", "3", "0", None, "green"]
+    assert scaling.label(5, np.nan) == "missing"
     numbers = ColumnScaling(kind="categorical", levels=("1", "5"), numeric=True)
     assert numbers.decoded(np.array([1.0, 0.0])).tolist() == [5, 1]
 

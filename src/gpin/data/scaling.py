@@ -122,6 +122,14 @@ class Scaling(Config):
             return list(values.T)
         return [column.decoded(values[:, index]) for index, column in enumerate(self.columns)]
 
+    def label(self, index: int, value: float) -> str | None:
+        """A value of a column as text if it is missing, a category or a whole number by its kind; None for others."""
+        if np.isnan(value):
+            return "missing"
+        if not self.columns or self.columns[index].kind in ("gaussian", "lognormal"):
+            return None
+        return str(self.columns[index].decoded(np.array([value]))[0])
+
     def log_volumes(self, x: Tensor) -> Tensor:
         """log p(x) − log p(value) of each instance x `(n, *shape)`: Σ log |d value/dx| over observed values, `(n,)`."""
         found = x.detach().cpu().numpy().astype(np.float64)

@@ -88,8 +88,5 @@ def reasons(
 
 def _written(scaling: Scaling | None, part: int, value: float) -> str:
     """A value of a column as people read it."""
-    if np.isnan(value):
-        return "missing"
-    if scaling is not None and scaling.columns and scaling.columns[part].kind == "categorical":
-        return str(scaling.columns[part].decoded(np.array([value]))[0])
-    return f"{value:.4g}".replace("-", "−")
+    label = None if scaling is None else scaling.label(part, value)
+    return f"{value:.4g}".replace("-", "−") if label is None else label
