@@ -62,7 +62,7 @@ TABLES: dict[str, Callable[[], Columns]] = {
     "wine": wine,
     "diabetes": diabetes,
     "breast cancer": breast_cancer,
-    "wine, mixed": mixed,
+    "mixed wine": mixed,
 }
 SETTINGS = {"latent_dim": 5, "epochs": 200, "batch_size": 32, "learning_rate": 1e-3, "patience": 40}
 
