@@ -97,8 +97,10 @@ def model_card(
 ) -> str:
     """A model card in Markdown, with the metadata that model hubs read; what only the user knows is left open."""
     model, training = run.model, run.settings.training
-    shape = "×".join(map(str, model.shape))
-    input_shape = ", ".join(map(str, ("batch", *model.shape)))
+    columns = run.scaling.columns  # of different kinds, which may take several values of x each
+    own = (len(columns),) if columns else model.shape
+    shape, input_shape = "×".join(map(str, own)), ", ".join(map(str, ("batch", *own)))
+    text = "; text as the number of its level" if any(column.levels for column in columns) else ""
     location = run.location if run.location in BENCHMARKS else Path(run.location).name
     sizes = "" if data is None else f", {len(data.train):,} for training, {len(data.validation):,} for validation"
     method = METHODS.get(model.method)
@@ -142,7 +144,7 @@ import gpin
 
 run = gpin.open_run("{name}")
 vae = run.load()
-q = vae.encode(run.scaling.apply(values){given})  # values in the units of the data, ({input_shape})
+q = vae.encode(run.scaling.apply(values){given})  # values in the units of the data, ({input_shape}){text}
 again = run.scaling.undo(vae.decode(q.mean{given}))
 ```
 
