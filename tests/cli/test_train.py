@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from gpin._core.errors import InputError
+from gpin.cli.train import ASSIGNED
 from gpin.runs import open_run
+from gpin.training import TrainingConfig
 from gpin.training.checkpoints import Checkpoints
 
 SMALL = ["--latent-dim", "2", "--set", "architecture.width=16"]
@@ -373,3 +375,7 @@ def test_the_command_that_goes_on_keeps_the_steps_of_a_method(gpin, files, tmp_p
     said = gpin("train", files / "table.csv", *SMALL, *options)
     longer = json.loads(said.out)["continue"]
     assert longer.endswith(f"--method natural --set steps=2 --out {tmp_path} --json --steps 4")
+
+
+def test_the_options_that_have_no_flag_are_options_of_training():
+    assert set(ASSIGNED) < set(TrainingConfig.model_fields)

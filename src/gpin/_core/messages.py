@@ -3,7 +3,10 @@
 import sys
 from collections.abc import Callable
 
-__all__ = ["Tell", "silent", "to_stderr"]
+__all__ = ["MEANT", "Tell", "silent", "to_stderr"]
+
+MEANT = {"lr": "learning_rate", "rate": "learning_rate", "batch": "batch_size", "max_epochs": "epochs"}
+"""Names that other libraries have for options of training, for hints."""
 
 Tell = Callable[[str], None]
 """Called with each message for the user, one sentence, such as a warning about a damaged file."""

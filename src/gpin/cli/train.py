@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter, validators
 
 from gpin._core.errors import InputError
+from gpin._core.messages import MEANT
 from gpin.cli.base import (
     Columns,
     Device,
@@ -40,6 +41,12 @@ if TYPE_CHECKING:
     from gpin.runs import Run, RunSettings
     from gpin.training import History
     from gpin.vae import VAE
+
+ASSIGNED = (
+    *("batch_size", "learning_rate", "schedule", "clip_norm", "ema", "weight_decay", "augmentation", "kl_warmup"),
+    "patience",
+)
+"""The options of training that have no flag of their own."""
 
 Scaling = Literal["auto", "pixels", "standardised", "binary", "none"]
 
@@ -186,12 +193,9 @@ def seconds_of(duration: str) -> float:
 
 def hint_for_option(flag: str) -> str | None:
     """What to type instead of an unknown flag that is an option of training, without dashes or by another name."""
-    from gpin.runs.settings import MEANT
-    from gpin.training import TrainingConfig
-
     name = flag.lstrip("-").replace("-", "_")
     name = MEANT.get(name, name)
-    if name not in TrainingConfig.model_fields:
+    if name not in ASSIGNED:
         return None
     return f"there is no option {flag}: use --set {name}=…"
 

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from gpin._core.config import Config, json_or_text, suggest
 from gpin._core.errors import InputError
+from gpin._core.messages import MEANT
 from gpin.data import DataConfig, SourceConfig
 from gpin.data.columns import KINDS
 from gpin.inference import method_named
@@ -205,9 +206,6 @@ TYPED: dict[str, Callable[[str], Any]] = {
     "size": height_and_width,
 }
 """Options whose text is not parsed as JSON, with the functions that parse it."""
-
-MEANT = {"lr": "learning_rate", "rate": "learning_rate", "batch": "batch_size", "max_epochs": "epochs"}
-"""Names that other libraries have for options of training."""
 
 NONE_IS_A_CHOICE = {"augmentation", "line_search", "scaling"}
 """Options for which none is a value of its own, not the absence of a value."""
