@@ -67,7 +67,7 @@ def test_bad_data_is_named_in_one_line(vae, x, said):
             "latent_dim=10 from one with latent_dim=4",
         ),
         (lambda: gpin.build(SHAPE, "gp", start=gpin.build((1, 9, 9), "vae")), "another data shape or architecture"),
-        (lambda: gpin.build(SHAPE, "gp", start=gpin.build(SHAPE, "gp")), "cannot start from a trained 'gp'"),
+        (lambda: gpin.build(SHAPE, "iaf", start=gpin.build(SHAPE, "gp")), "cannot start from a trained 'gp'"),
         (lambda: gpin.build(SHAPE, "gp", start="model"), "needs a trained gpin.VAE, got str"),
         (
             lambda: gpin.build(SHAPE, "gp", likelihood={"variance": "analytic"}, start=gpin.build(SHAPE, "vae")),
