@@ -361,3 +361,10 @@ def test_the_samples_of_every_digit_look_like_that_digit():
     wanted = np.arange(10).repeat(30)
     drawn = vae.sample(300, y=wanted)
     assert (judge.predict(drawn.flatten(1)) == wanted).mean() > 0.9
+
+
+def test_bytes_are_warned_about_with_conditions_too():
+    vae = gpin.build((4,), "vae", 2, given=["a", "b"], architecture={"width": 4}, seed=0)
+    x = torch.randint(0, 256, (20, 4), dtype=torch.uint8)
+    with pytest.warns(UserWarning, match="x holds bytes"):
+        gpin.fit(vae, x, y=["a", "b"] * 10, epochs=1, progress=False, calibrate=False)

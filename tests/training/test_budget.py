@@ -27,6 +27,11 @@ def ignore(sentence):
     """Ignore what training says."""
 
 
+def test_a_warm_up_longer_than_the_chosen_epochs_is_named_in_one_line():
+    with pytest.raises(InputError, match="kl_warmup=200 must not exceed the number of epochs, 48"):
+        TrainingConfig(**AUTO, kl_warmup=200.0).resolved(54_000)
+
+
 @pytest.mark.parametrize(
     ("size", "batch_size", "learning_rate", "steps"),
     [(2, 32, 1e-3, 1_000), (319, 32, 1e-3, 10_000), (10_000, 64, 1e-3, 10_000), (54_000, 128, 5e-4, 20_000)],

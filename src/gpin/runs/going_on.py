@@ -70,7 +70,7 @@ def _about(run: Run) -> dict[str, Any]:
     record = run.record()
     training = {name: value for name, value in record["settings"]["training"].items() if name not in BUDGET}
     settings = {**record["settings"], "training": training}
-    return {"settings": settings, **{name: record[name] for name in ("model", "fingerprint", "start")}}
+    return {"settings": settings, **{name: record[name] for name in ("model", "scaling", "fingerprint", "start")}}
 
 
 def _state(known: Run, run: Run, beginnings: list[int]) -> Checkpoint | None:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from gpin._core.errors import InputError, StopTraining, TrainingError
 from gpin._core.files import as_path, checksum
 from gpin._core.identity import fingerprint, same_structure
-from gpin._core.inputs import positive_number
+from gpin._core.inputs import as_tensor, positive_number, warn_of_bytes
 from gpin._core.messages import Tell, silent, to_stderr
 from gpin._core.seeding import seeded
 from gpin.building import from_config
@@ -243,6 +243,8 @@ def _with_conditions(vae: VAE, data: Any, y: Any) -> Any:
         return data  # of a model without a condition, or with rows that are joined already
     if isinstance(data, DataLoader):
         raise InputError("y cannot be matched with a DataLoader, whose order is unknown: pass its Dataset")
+    if vae.likelihood.density and isinstance(data, Tensor | np.ndarray):
+        warn_of_bytes(as_tensor(data, "x"))  # which joined rows no longer are
     return Conditioned(data, vae.conditions(y, len(data)).cpu())
 
 

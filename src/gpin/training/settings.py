@@ -163,7 +163,7 @@ class TrainingConfig(Config):
                 options["epochs"] = math.ceil(self.steps / each)
             if "patience" in self.auto:
                 options["patience"] = max(math.ceil(WAIT / each), SHORTEST)
-        return type(self)(**{**options, "steps": None})
+        return type(self).parse({**options, "steps": None}, f"training on {size:,} instances")
 
     def choices(self, chosen: "TrainingConfig", batches: int) -> str:
         """What was chosen by the size of the data where these options are "auto"; empty if nothing was.
