@@ -97,7 +97,8 @@ class Run:
     @property
     def column_names(self) -> list[str]:
         """The names of a table's columns: its own, or x_0, x_1, … if it has none."""
-        return list(self.columns or (f"x_{j}" for j in range(self.model.shape[0])))
+        count = len(self.scaling.columns) or self.model.shape[0]
+        return list(self.columns or (f"x_{j}" for j in range(count)))
 
     @property
     def log_volume(self) -> float | Callable[[Tensor], Tensor]:

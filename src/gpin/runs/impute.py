@@ -149,11 +149,14 @@ def impute_rows(
     """
 
     def impute(numbers: np.ndarray, x: Tensor) -> tuple[np.ndarray, Tensor, Tensor]:
+        known = vae.values(x)
         if holes is not None:
-            gone = torch.from_numpy(np.array(holes if holes.ndim == x.dim() - 1 else holes[numbers]))
-            x = x.masked_fill(gone, torch.nan)
-        filled = vae.impute(x, samples=samples, proposal=proposal).cpu() if x.isnan().any() else x
-        return numbers, x, filled
+            gone = torch.from_numpy(np.array(holes if holes.ndim == known.dim() - 1 else holes[numbers]))
+            known = known.masked_fill(gone, torch.nan)
+        if not known.isnan().any():
+            return numbers, known, known
+        filled = vae.impute(vae.with_values(x, known), samples=samples, proposal=proposal)
+        return numbers, known, filled.cpu()
 
     return map_batches(impute, rows, seed=seed, on_batch=on_batch)
 
@@ -190,7 +193,19 @@ def _in_units(run: Run, rows: Rows, numbers: np.ndarray, x: Tensor, filled: Tens
     values = run.scaling.undo(filled)
     given = np.asarray(rows.values[numbers])
     gone = np.isnan(run.scaling.undo(x)) if run.scaling.columns else x.isnan().numpy()
-    return np.where(gone, values, given).astype(given.dtype, copy=False)
+    return np.where(gone, _as_type(values, given.dtype), given)
+
+
+def _as_type(values: np.ndarray, kind: np.dtype[Any]) -> np.ndarray:
+    """Numbers in another type: rounded and clipped to a type of whole numbers, and true from 0.5 for truth values."""
+    if kind.kind == "b":
+        return values >= 0.5
+    if kind.kind in "iu":
+        limits = np.iinfo(kind)
+        # The largest float below the limit, since that of a wide type is rounded up to a float beyond it.
+        high = np.nextafter(limits.max, 0, dtype=np.float64) if limits.bits > 32 else limits.max
+        values = np.clip(np.rint(values.astype(np.float64)), limits.min, high)
+    return values.astype(kind, copy=False)
 
 
 def _write_table(run: Run, data: Path, out: Path, batches: Counted) -> None:
