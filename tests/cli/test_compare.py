@@ -7,6 +7,7 @@ import pytest
 
 from gpin.experiments import comparison
 from gpin.experiments.execution import worker
+from gpin.runs import open_run
 
 TINY = ["--methods", "vae,gp", "--latent-dim", "1", "--epochs", 1, "--set", "architecture.width=8", "--samples", 25]
 TINY += ["--set", "batch_size=32", "--executor", "serial"]
@@ -83,6 +84,19 @@ def test_an_interruption_says_what_is_done_and_a_failure_what_is_left(gpin, file
     assert (tmp_path / "page.html").is_file()
 
 
+def test_columns_can_be_left_out_and_have_another_kind(gpin, files, tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison, "REPEATS", 2)
+    command = ["compare", files / "mixed.csv", *TINY, "--seeds", 1, "--out", tmp_path, "--json"]
+    found = gpin(*command)
+    assert found.one_line
+    assert found.err.endswith("leave it out with --exclude name\n")
+    found = gpin(*command, "--exclude", "name", "--kinds", "b=lognormal")
+    assert found.code == 0, found.err
+    run = open_run(json.loads(found.out)["models"][0]["best_run"])
+    assert run.columns == ("a", "b", "c")
+    assert [column.kind for column in run.scaling.columns] == ["gaussian", "lognormal", "gaussian"]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -99,6 +113,8 @@ def test_an_interruption_says_what_is_done_and_a_failure_what_is_left(gpin, file
         (["--columns", "a,b", "--slurm", "a=1"], "--slurm contains options for Slurm: it requires --executor slurm"),
         (["--columns", "a,b", "--executor", "serial", "--workers", "3"], "--workers must be 1, got 3"),
         (["--columns", "a,b", "--size", "3"], "--size is an option of folders of pictures"),
+        (["--exclude", "nam"], "has no column 'nam': did you mean 'name'?"),
+        (["--exclude", "name", "--kinds", "a=gausian"], "a=gausian"),
         (["another.csv"], "takes no further arguments"),
     ],
 )

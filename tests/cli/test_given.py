@@ -118,7 +118,7 @@ def test_conditional_models_are_compared(gpin, folder, tmp_path):
 
 def test_samples_have_the_condition_that_is_given(gpin, runs, tmp_path):
     out = tmp_path / "samples.csv"
-    said = gpin("sample", runs["table.csv"], "-o", out, "--count", 5, "--given", "species=cat", "--given", "dose=2")
+    said = gpin("sample", runs["table.csv"], "-o", out, "--count", 5, "--given", "species=cat, dose=2")
     assert said.code == 0, said.err
     found, run = read(out), open_run(runs["table.csv"])
     assert list(found) == ["a", "b", "species", "dose"]
@@ -211,13 +211,20 @@ def test_a_missing_condition_is_refused_with_its_row(gpin, tmp_path):
 @pytest.mark.parametrize(
     ("run", "arguments", "message"),
     [
-        ("table.csv", [], "is conditional on species and dose: give --given species=VALUE, one of ant, bee, cat"),
+        (
+            "table.csv",
+            [],
+            "on species and dose: give --given species=VALUE, one of ant, bee, cat; and --given dose=VALUE, a number",
+        ),
         ("table.csv", ["--given", "species=dog", "--given", "dose=1"], "'species' has no level 'dog'"),
         ("table.csv", ["--given", "species=ant"], "give --given dose=VALUE, a number"),
         ("table.csv", ["--given", "species=ant", "--given", "dose=high"], "'dose' must be numbers, got 'high'"),
         ("table.csv", ["--given", "colour=red"], "has no condition 'colour'"),
         ("table.csv", ["--given", "species"], "expected --given as name=value"),
         ("table.csv", ["--given", "dose=1", "--given", "dose=2"], "'dose' is given twice"),
+        ("table.csv", ["--given", "dose=1,dose=2"], "'dose' is given twice"),
+        ("table.csv", ["--given", "species=ant,dose="], "expected --given as name=value, such as species=setosa, got"),
+        ("table.csv", ["--given", "species=ant, bee", "--given", "dose=1"], "'species' has no level 'ant, bee'"),
         ("plain.csv", ["--given", "species=ant"], "is not conditional on anything: leave out --given"),
     ],
 )

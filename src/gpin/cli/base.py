@@ -74,20 +74,23 @@ Fixed = Annotated[
     Parameter(
         name="--given",
         negative="",
-        help="For a conditional model: the value of a condition for all instances, as name=value; may be repeated.",
+        help="For a conditional model: the value of a condition for all instances, as name=value; several "
+        "are separated by commas, or the option is repeated.",
     ),
 ]
 
 
 def fixed_conditions(given: list[str] | None) -> dict[str, str]:
-    """Conditions as a user types them.
+    """Conditions as a user types them; a comma separates two of them only if name= follows it.
 
     Example:
         >>> fixed_conditions(["species=setosa", "dose=1.5"])
         {'species': 'setosa', 'dose': '1.5'}
+        >>> fixed_conditions(["species=setosa, dose=1.5,place=Bonn, Germany"])
+        {'species': 'setosa', 'dose': '1.5', 'place': 'Bonn, Germany'}
     """
     found: dict[str, str] = {}
-    for text in given or ():
+    for text in (part for several in given or () for part in re.split(r",(?=[^,=]+=)", several)):
         name, sign, value = text.partition("=")
         if not sign or not name.strip() or not value.strip():
             raise InputError(f"expected `given` as name=value, such as species=setosa, got {text!r}")
@@ -104,6 +107,8 @@ def source_options(
     grey: bool | None,
     skip_damaged: bool | None = None,
     given: str | None = None,
+    exclude: str | None = None,
+    kinds: str | None = None,
 ) -> dict[str, Any]:
     """The options of a `SourceConfig` that were given.
 
@@ -111,7 +116,7 @@ def source_options(
         >>> source_options("a, b", None, "64x48", None)
         {'columns': ['a', 'b'], 'size': [64, 48]}
     """
-    from gpin.runs.settings import column_list, height_and_width
+    from gpin.runs.settings import column_kinds, column_list, height_and_width
 
     options = {
         "columns": None if columns is None else column_list(columns),
@@ -120,6 +125,8 @@ def source_options(
         "grey": grey or None,
         "skip_damaged": skip_damaged or None,
         "given": None if given is None else column_list(given),
+        "exclude": None if exclude is None else column_list(exclude),
+        "kinds": None if kinds is None else column_kinds(kinds),
     }
     return {name: value for name, value in options.items() if value is not None}
 

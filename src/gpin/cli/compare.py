@@ -10,10 +10,12 @@ from cyclopts import Parameter
 from gpin.cli.base import (
     CheckError,
     Columns,
+    Exclude,
     Flag,
     Given,
     Grey,
     Key,
+    Kinds,
     Size,
     SkipDamaged,
     app,
@@ -55,6 +57,8 @@ def compare(
     out: Path = Path("comparisons"),
     report: Path | None = None,
     columns: Columns = None,
+    exclude: Exclude = None,
+    kinds: Kinds = None,
     key: Key = None,
     size: Size = None,
     grey: Grey = None,
@@ -128,7 +132,7 @@ def compare(
         "epochs": epochs,
         "training.steps": steps,
         "scaling": scaling,
-        **source_options(columns, key, size, grey, skip_damaged, given),
+        **source_options(columns, key, size, grey, skip_damaged, given, exclude, kinds),
     }
     options = values_by_key({name: value for name, value in flags.items() if value is not None}, set_ or [])
     chosen: dict[str, Any] = {

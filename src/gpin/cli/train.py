@@ -131,7 +131,6 @@ def train(
     """
     from gpin.runs import read_settings, run_settings
     from gpin.runs import train as train_run
-    from gpin.runs.settings import column_kinds, column_list
 
     wrong = next((text for text in more if "=" not in text), None)
     if wrong is not None:
@@ -145,12 +144,10 @@ def train(
         "training.steps": steps,
         "seed": seed,
         "scaling": scaling,
-        "exclude": None if exclude is None else column_list(exclude),
-        "kinds": None if kinds is None else column_kinds(kinds),
     }
     chosen = {name: value for name, value in flags.items() if value is not None}
     settings = run_settings(
-        chosen | source_options(columns, key, size, grey, skip_damaged, given),
+        chosen | source_options(columns, key, size, grey, skip_damaged, given, exclude, kinds),
         assignments=[*(set_ or []), *more],
         base=None if config is None else read_settings(config, started=start is not None),
     )

@@ -259,12 +259,13 @@ def _given_numbers(condition: Condition, source: Source, given: Mapping[str, Any
     if source.test_given is not None:
         own = {name: np.concatenate([values, source.test_given[name]]) for name, values in own.items()}
     found = {**own, **given}
-    for name in condition.names:
-        if name not in found:
-            raise InputError(
-                f"{source.name} does not come with the condition {name!r} of the model: give one value for all "
-                f"instances with `given={name}=VALUE`"
-            )
+    missing = [name for name in condition.names if name not in found]
+    if missing:
+        which = f"condition{'' if len(missing) == 1 else 's'} {', '.join(map(repr, missing))}"
+        values = " and ".join(f"`given={name}=VALUE`" for name in missing)
+        raise InputError(
+            f"{source.name} does not come with the {which} of the model: give one value for all instances with {values}"
+        )
     return numbers_of(condition, found, count)
 
 

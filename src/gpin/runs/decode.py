@@ -88,9 +88,12 @@ def _one_condition(run: Run, given: Mapping[str, Any] | None) -> dict[str, Any] 
         return None
     missing = [column for column in condition.columns if column.name not in given]
     if missing:
-        column = missing[0]
-        known = "a number" if column.levels is None else "one of " + one_line(", ".join(map(str, column.levels)))
-        raise InputError(f"{run.folder} is conditional on {condition}: give `given={column.name}=VALUE`, {known}")
+        levels = [None if column.levels is None else one_line(", ".join(map(str, column.levels))) for column in missing]
+        said = [
+            f"`given={column.name}=VALUE`, {'a number' if known is None else f'one of {known}'}"
+            for column, known in zip(missing, levels, strict=True)
+        ]
+        raise InputError(f"{run.folder} is conditional on {condition}: give {'; and '.join(said)}")
     return {name: values[0] for name, values in condition.values(condition.numbers(given, 1)).items()}
 
 
