@@ -41,3 +41,20 @@ def test_a_column_that_is_asked_for_twice_is_named(tmp_path, ending):
     pa.csv.write_csv(table, path) if ending == ".csv" else pa.parquet.write_table(table, path)
     with pytest.raises(gpin.InputError, match="column 'a' is given 2 times: name each column once"):
         open_source(path, SourceConfig(columns=("a", "b", "a")))
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "count"),
+    [
+        ("5.1,3,setosa\n4.9,3,setosa\n6,3,other\n", ("1", "2", "3"), 3),
+        ("5.1,?,setosa\n4.9,3,other\n6,3,setosa\n", ("1", "2", "3"), 3),
+        ("country,2019,2020\nChad,1,2\nPeru,3,4\nChad,3,4\n", ("country", "2019", "2020"), 3),
+        ("label,0,1\n5,1,2\n6,3,4\n", ("label", "0", "1"), 2),
+        ("a,b\na,x\nx,a\na,x\n", ("a", "b"), 3),
+    ],
+)
+def test_a_first_row_of_numbers_and_text_is_data_if_its_text_is_repeated(tmp_path, content, columns, count):
+    (tmp_path / "a.csv").write_text(content)
+    source = open_source(tmp_path / "a.csv")
+    assert source.columns == columns
+    assert len(source.values) == count

@@ -3,6 +3,7 @@
 import csv
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 import gpin
@@ -87,3 +88,34 @@ def test_a_fitted_folder_of_mixed_rows_has_one_name_per_column(tmp_path):
     gpin.fit(vae, data.train, data.validation, epochs=1, folder=fitted, progress=False, tell=quiet, calibrate=False)
     assert open_run(fitted).column_names == ["x_0", "x_1"]
     assert sample_to_file(fitted, tmp_path / "s.csv", count=3, tell=quiet).columns == ("x_0", "x_1")
+
+
+def test_cells_that_are_not_filled_keep_their_text(tmp_path):
+    path = tmp_path / "a.csv"
+    known = [("", "?") if i % 7 == 0 else (f"{i}.50", f"0731{i % 2}") for i in range(60)]
+    lines = [f"{i:05d},{a},{code},NA" for i, (a, code) in enumerate(known)]
+    path.write_text("\n".join(["id, a,code,note", *lines]) + "\n")
+    run = trained(path, exclude=("id", "note"), kinds={"code": "categorical"})
+    found = imputed(run, path)
+    assert found[0] == ["id", " a", "code", "note"]
+    for line, cells in zip(lines, found[1:], strict=True):
+        given = line.split(",")
+        assert (cells[0], cells[3]) == (given[0], "NA")
+        assert cells[1:3] == given[1:3] if given[1] else np.isfinite(float(cells[1]))
+        assert cells[2] in ("07310", "07311")
+    impute_to_file(run, path, tmp_path / "a.parquet", samples=5, tell=quiet)
+    assert pyarrow.parquet.read_table(tmp_path / "a.parquet")["id"].to_pylist()[:2] == ["00000", "00001"]
+
+
+def test_a_table_of_zeros_and_ones_stays_so(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = [["" if RNG.random() < 0.1 else str(value) for value in row] for row in RNG.integers(0, 2, (60, 3))]
+    path.write_text("\n".join(["a,b,c", *map(",".join, rows)]) + "\n")
+    run = trained(path)
+    assert run.scaling.kind == "binary"
+    assert {cell for row in imputed(run, path)[1:] for cell in row} == {"0", "1"}
+    sample_to_file(run, tmp_path / "s.csv", count=20, tell=quiet)
+    with open(tmp_path / "s.csv", newline="") as file:
+        assert {cell for row in list(csv.reader(file))[1:] for cell in row} <= {"0", "1"}
+    np.save(tmp_path / "a.npy", np.array([[float(cell or "nan") for cell in row] for row in rows]))
+    assert set(np.unique(imputed(run, tmp_path / "a.npy", ".npy"))) == {0, 1}

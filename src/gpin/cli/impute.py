@@ -40,9 +40,10 @@ def impute(
 ) -> None:
     """Fill in missing values with what the model expects there, given the values that are known.
 
-    A missing number is replaced by its mean over the posterior of the latent code, a missing category by the most
-    probable one. Everything else is written as it is, columns that the model does not know included. The run may have
-    been trained on data with missing values or on complete data.
+    A missing number is replaced by its mean over the posterior of the latent code, in a log-normal column by the
+    median (that is, the mean of logarithms), a missing category by the most probable one. Everything else is written as
+    it is, columns that the model does not know included. The run may have been trained on data with missing values or
+    on complete data.
 
     Parameters
     ----------

@@ -78,7 +78,8 @@ class ColumnScaling(Config):
     def undo(self, x: np.ndarray) -> np.ndarray:
         """Output of the model `(n, width)` → values `(n,)` of this kind in the units of the data.
 
-        Means become the most probable level, the more probable of 0 and 1, and the nearest count. NaN stays NaN.
+        Means become the most probable level, the more probable of 0 and 1, and the nearest count; the mean of
+        logarithms becomes a median. NaN stays NaN.
         """
         if self.kind == "categorical":
             return np.where(np.isnan(x).any(1), np.nan, x.argmax(1))

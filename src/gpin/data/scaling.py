@@ -118,6 +118,8 @@ class Scaling(Config):
 
     def decoded(self, values: np.ndarray) -> list[np.ndarray]:
         """The columns of a table `(n, columns)` as they are written to files: text, whole numbers or numbers."""
+        if self.kind == "binary":
+            return list(np.rint(values).astype(np.int64).T)
         if not self.columns:
             return list(values.T)
         return [column.decoded(values[:, index]) for index, column in enumerate(self.columns)]

@@ -3,7 +3,8 @@
 import csv
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +20,14 @@ from gpin.data.io import listed, one_line, reading, room_for
 
 __all__ = [
     "Table",
+    "TextTable",
     "arrow_table",
     "csv_conditions",
-    "delimiter_of",
     "is_number",
     "parquet_conditions",
     "read_csv",
     "read_parquet",
+    "text_table",
 ]
 
 INDEX = re.compile(r"|__index_level_\d+__|Unnamed: \d+")
@@ -37,6 +39,8 @@ MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A",
 """The cells of a text table that stand for missing values."""
 
 
+LOOKED_AT = 10_000
+"""The number of rows in which the text of a first row with numbers is looked for."""
 IDENTIFIER = 20
 """A column of at least so many texts that are all different is not taken as categorical."""
 
@@ -65,7 +69,8 @@ def read_csv(
 ) -> Table:
     """A text table.
 
-    The first row is a header unless all of its cells are numbers; without a header, columns are named 1, 2, ….
+    The first row is a header unless all of its cells are numbers, or some are and the text in another one is repeated
+    below it, as in "5.1,setosa"; without a header, columns are named 1, 2, ….
     The separator is a comma, semicolon or tab, whichever splits the first row into the most cells. Empty cells and
     those of `MISSING` are missing values.
 
@@ -113,9 +118,21 @@ def arrow_table(path: Path) -> pa.Table:
         return _csv_table(path, None, choose=False)
 
 
-def delimiter_of(path: Path) -> str:
-    """The separator of a text table."""
-    return _first_row(path)[1]
+class TextTable(NamedTuple):
+    """The cells of a text table as they are written in it, the header apart if it has one, and their separator."""
+
+    header: list[str] | None
+    rows: list[list[str]]
+    delimiter: str
+
+
+def text_table(path: Path) -> TextTable:
+    """The cells of a text table, whose rows are those of :func:`arrow_table`."""
+    with reading(path, "a table in UTF-8 text"):
+        first, delimiter, _ = _first_row(path)
+        rows = list(_rows(path, delimiter))
+        header = _is_header(path, first, delimiter)
+        return TextTable(first if header else None, rows[int(header) :], delimiter)
 
 
 def _csv_table(
@@ -127,7 +144,7 @@ def _csv_table(
 ) -> pa.Table:
     """The chosen columns of a text table, or all as they are."""
     first, delimiter, blank = _first_row(path)
-    header = not all(is_number(cell) or cell.strip() in MISSING for cell in first)
+    header = _is_header(path, first, delimiter)
     names = [cell.strip() for cell in first] if header else [str(i + 1) for i in range(len(first))]
     chosen = _chosen(path, names, columns, exclude, given) if choose else names
     try:
@@ -140,6 +157,25 @@ def _csv_table(
     except pa.ArrowInvalid:
         _refuse_ragged(path, delimiter, len(names))
         raise
+
+
+def _is_header(path: Path, first: list[str], delimiter: str) -> bool:
+    """Whether the first row of a text table has the names of its columns.
+
+    A row of numbers and missing values alone has not. A row of numbers and text, such as "5.1,setosa" or
+    "country,2019", has them unless one of its texts is in the same column of a later row, too.
+    """
+    texts = [i for i, cell in enumerate(first) if not is_number(cell) and cell.strip() not in MISSING]
+    if not texts or not any(map(is_number, first)):
+        return bool(texts)
+    later = (row for row in islice(_rows(path, delimiter), 1, LOOKED_AT) if len(row) == len(first) and row != first)
+    return not any(row[i] == first[i] for row in later for i in texts)
+
+
+def _rows(path: Path, delimiter: str) -> Iterator[list[str]]:
+    """The rows of a text table that are not empty."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        yield from filter(None, csv.reader(file, delimiter=delimiter))
 
 
 def _parquet_table(

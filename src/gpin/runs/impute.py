@@ -1,7 +1,9 @@
 """Missing values of data, replaced by what a run's model expects there."""
 
+import csv
+import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +21,7 @@ from gpin._core.messages import Tell, to_stderr
 from gpin.data import Rows, Scaling
 from gpin.data.arrays import read_npy
 from gpin.data.pictures import PICTURES, read_picture, read_pictures
-from gpin.data.tables import arrow_table, delimiter_of
+from gpin.data.tables import TextTable, arrow_table, is_number, text_table
 from gpin.runs.folder import Run, as_run
 from gpin.runs.outputs import check_output, pairs_picture, write_array
 from gpin.runs.rows import OnBatch, map_batches, open_data, spread_rows
@@ -66,7 +68,9 @@ def impute_to_file(
     """Write data with its missing values replaced by their expectations, as `gpin impute` does; see `VAE.impute`.
 
     A table keeps all of its columns, also those that the model does not know. Missing are its empty cells, the NaN of
-    an array, and what a mask covers.
+    an array, and what a mask covers. In a table, a category is replaced by the most probable one, 0 or 1 by the more
+    probable, a count by the nearest to its expectation, and a log-normal value by the exponential of the expected
+    logarithm: a median, not a mean.
 
     Arguments:
         run: The run, or its folder.
@@ -191,6 +195,7 @@ def read_mask(path: Path, count: int, shape: tuple[int, ...]) -> np.ndarray:
 def _in_units(run: Run, rows: Rows, numbers: np.ndarray, x: Tensor, filled: Tensor) -> np.ndarray:
     """A batch in the units and the type of the data, with its observed values as they were."""
     values = run.scaling.undo(filled)
+    values = values.round() if run.scaling.kind == "binary" and values.ndim == 2 else values
     given = np.asarray(rows.values[numbers])
     gone = np.isnan(run.scaling.undo(x)) if run.scaling.columns else x.isnan().numpy()
     return np.where(gone, _as_type(values, given.dtype), given)
@@ -213,21 +218,64 @@ def _write_table(run: Run, data: Path, out: Path, batches: Counted) -> None:
     table = arrow_table(data)
     parts = [(run.scaling.undo(filled), run.scaling.undo(x)) for _, x, filled in batches]
     filled, given = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    for name, values, gone in zip(run.column_names, run.scaling.decoded(filled), np.isnan(given).T, strict=True):
-        if gone.any():
-            index = table.column_names.index(name)
-            table = table.set_column(index, name, _filled(table[name], values, gone))
+    conditions = () if run.model.condition is None else run.model.condition.names
+    names = run.columns or [name for name in table.column_names if name not in conditions]
+    new = {
+        name: (values, gone)
+        for name, values, gone in zip(names, run.scaling.decoded(filled), np.isnan(given).T, strict=True)
+        if gone.any()
+    }
+    if data.suffix.lower() != ".parquet":
+        text = text_table(data)
+        if out.suffix.lower() != ".parquet":
+            _write_text(table, text, out, new)
+            return
+        table = _with_codes(table, text, names)
+    for name, (values, gone) in new.items():
+        table = table.set_column(table.column_names.index(name), name, _filled(table[name], values, gone))
     with written_whole(out) as file:
         if out.suffix.lower() == ".parquet":
             from pyarrow import parquet
 
             parquet.write_table(table, file)
         else:
-            from pyarrow import csv
+            from pyarrow.csv import WriteOptions, write_csv
 
             header = table.column_names != [str(i + 1) for i in range(table.num_columns)]
-            delimiter = "," if data.suffix.lower() == ".parquet" else delimiter_of(data)
-            csv.write_csv(table, file, csv.WriteOptions(include_header=header, delimiter=delimiter))
+            write_csv(table, file, WriteOptions(include_header=header))
+
+
+def _with_codes(table: pa.Table, text: TextTable, names: Sequence[str]) -> pa.Table:
+    """A table in which other columns than those named are text if they hold numbers such as 07311."""
+    for index, name in enumerate(table.column_names):
+        if name not in names and pa.types.is_integer(table[name].type):
+            cells = [row[index].strip() for row in text.rows]
+            values = table[name].to_pylist()
+            if any(value is not None and str(value) != cell for value, cell in zip(values, cells, strict=True)):
+                known = [None if value is None else cell for value, cell in zip(values, cells, strict=True)]
+                table = table.set_column(index, name, pa.array(known, pa.string()))
+    return table
+
+
+def _write_text(table: pa.Table, text: TextTable, out: Path, new: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """Write the cells of a text table, with new values by column where they are gone; all others keep their text."""
+    for name, (values, gone) in new.items():
+        index = table.column_names.index(name)
+        known = {row[index] for row, missing in zip(text.rows, gone, strict=True) if not missing}
+        if pa.types.is_boolean(table[name].type):
+            values = np.where(values >= 0.5, "true", "false")
+            spelling = {cell.strip().lower(): cell for cell in known}
+        else:  # a level that is a number may have been written differently, such as 07311
+            spelling = {
+                format(float(cell), ".15g"): cell for cell in known if values.dtype.kind == "i" and is_number(cell)
+            }
+        for i in np.flatnonzero(gone):
+            text.rows[i][index] = spelling.get(str(values[i]), str(values[i]))
+    lines = io.StringIO(newline="")
+    writer = csv.writer(lines, delimiter=text.delimiter, lineterminator="\n")
+    writer.writerows([] if text.header is None else [text.header])
+    writer.writerows(text.rows)
+    write_whole(out, lines.getvalue().encode())
 
 
 def _filled(column: pa.ChunkedArray, values: np.ndarray, gone: np.ndarray) -> pa.Array:
