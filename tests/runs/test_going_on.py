@@ -1,8 +1,11 @@
 """A run for more epochs goes on where a shorter one has ended."""
 
+import shlex
+
 import numpy as np
 import pytest
 
+from gpin.cli import main
 from gpin.runs import run_settings, train
 
 
@@ -33,7 +36,7 @@ def trained(tmp_path):
 def test_more_epochs_go_on_to_the_same_bits_and_leave_the_shorter_run(trained):
     short, before, _, _ = trained(epochs=3)
     long, vae, history, said = trained(epochs=6)
-    assert f"going on after step 8 of {short.folder}, which has the same settings and stays as it is" in said
+    assert f"going on after step 9 of {short.folder}, which has the same settings and stays as it is" in said
     assert long.folder != short.folder
     assert short.load().checksum() == before.checksum()
     afresh, other, expected, nothing = trained(epochs=6, out="elsewhere")
@@ -47,7 +50,7 @@ def test_the_longest_of_the_shorter_runs_is_taken_and_a_longer_one_never(trained
     trained(epochs=2)
     trained(epochs=4)
     trained(epochs=7)
-    assert "going on after step 11" in trained(epochs=5)[3]
+    assert "going on after step 12" in trained(epochs=5)[3]
     assert trained(epochs=1)[3] == ""
 
 
@@ -63,6 +66,43 @@ def test_another_run_is_not_gone_on_with(trained, other):
     assert trained(epochs=3, **other)[3] == ""
 
 
+def test_a_run_shorter_than_the_time_between_checkpoints_goes_on_at_its_end(trained, monkeypatch):
+    monkeypatch.setattr("gpin.training.loop._Store.after_step", lambda *arguments: None)
+    monkeypatch.setattr("time.monotonic", lambda: 0.0)
+    _, before, _, _ = trained(epochs=2, ema=0.9)
+    _, vae, history, said = trained(epochs=4, ema=0.9)
+    assert "going on after step 6 of" in said
+    assert len(history.epochs) == 4
+    assert vae.checksum() == trained(epochs=4, ema=0.9, out="elsewhere")[1].checksum() != before.checksum()
+
+
+def test_a_training_that_ended_early_is_not_longer_with_more_epochs(trained, monkeypatch):
+    monkeypatch.setattr("gpin.training.trainer.validate", lambda vae, *others: (scores.pop(0), 0.0))
+    scores = [3.0, 2.0, 1.0]
+    _, before, _, _ = trained(epochs=5, patience=2)
+    run, vae, history, _ = trained(epochs=9, patience=2)
+    assert (len(history.epochs), history.best, scores) == (3, 1, [])
+    assert vae.checksum() == before.checksum()
+    assert run.history()[1]
+
+
+def test_defaults_that_prevent_going_on_are_named_with_the_command_that_goes_on(tmp_path, capsys):
+    np.save(tmp_path / "my table.npy", np.random.default_rng(0).normal(size=(60, 3)))
+    command = ["train", str(tmp_path / "my table.npy"), "--method", "vae", "--latent-dim", "2", "--out", str(tmp_path)]
+    assert main([*command, "--steps", "2"]) == 0
+    capsys.readouterr()
+    assert main([*command, "--epochs", "3"]) == 0
+    said = next(line for line in capsys.readouterr().err.splitlines() if "starts afresh" in line)
+    assert "with batch_size=128, learning_rate=0.0005, because" in said
+    command = shlex.split(said.partition("go on with that one: ")[2])[1:]
+    assert main(command) == 0
+    said = capsys.readouterr().err
+    assert "going on after step 2 of" in said
+    assert "afresh" not in said
+    assert main([*command, "--seed", "1"]) == 0
+    assert "afresh" not in capsys.readouterr().err
+
+
 def test_a_schedule_or_stages_that_depend_on_the_number_of_epochs_start_afresh(trained):
     run, *_ = trained(epochs=2, schedule="cosine")
     _, _, history, said = trained(epochs=4, schedule="cosine")
@@ -74,4 +114,4 @@ def test_a_schedule_or_stages_that_depend_on_the_number_of_epochs_start_afresh(t
 
 def test_a_budget_in_steps_goes_on_too(trained):
     trained(steps=6)
-    assert "going on after step 5" in trained(steps=12)[3]
+    assert "going on after step 6" in trained(steps=12)[3]

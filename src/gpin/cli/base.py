@@ -309,7 +309,7 @@ def repeated(*, without: Sequence[str], **options: Any) -> str:
 
     Arguments:
         without: What to leave out with its value: flags, and keys of key=value.
-        options: The options to append.
+        options: The options to append; one whose value is a list is repeated.
 
     Example:
         >>> typed[:] = ["train", "my pictures", "--epochs", "5", "--set", "ema=0.9", "steps=3"]
@@ -328,7 +328,8 @@ def repeated(*, without: Sequence[str], **options: Any) -> str:
             kept += [] if value.startswith(assigned) else ["--set", value]
         elif not token.startswith(assigned):
             kept.append(token)
-    added = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    pairs = [(name, one) for name, value in options.items() for one in (value if isinstance(value, list) else [value])]
+    added = [text for name, value in pairs for text in (f"--{name}", str(value))]
     return " ".join(quoted(text) for text in ("gpin", *kept, *added))
 
 

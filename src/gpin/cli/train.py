@@ -39,7 +39,7 @@ from gpin.cli.base import (
 if TYPE_CHECKING:
     from gpin.data import DataSet, Source
     from gpin.runs import Run, RunSettings
-    from gpin.training import History
+    from gpin.training import History, TrainingConfig
     from gpin.vae import VAE
 
 ASSIGNED = (
@@ -84,7 +84,8 @@ def train(
     """Train a VAE on your data. The same command resumes a run that is not finished.
 
     A run is a folder with everything that is needed to describe, resume and repeat it. You can stop or kill training
-    at any time and resume it with the same result. With more epochs or steps, a finished run goes on in a new folder.
+    at any time and resume it with the same result. With more epochs or steps and otherwise the same options, a
+    finished run goes on in a new folder.
 
     Unless you give a number of epochs, the batch size, the learning rate and a budget of steps are chosen by the size
     of the data, and training stops when the validation score no longer improves.
@@ -101,7 +102,8 @@ def train(
         The number of passes through the training data, in batches of 128 at a learning rate of 5e-4 unless set
         otherwise. [default: chosen by the size of the data]
     steps
-        The largest number of steps, instead of a number of epochs; it is rounded up to whole epochs.
+        The largest number of steps, instead of a number of epochs; it is rounded up to whole epochs. It goes on with a
+        run that was trained with neither.
     max_time
         Stop after this time, such as 30m, 90s or 1h30m; the same command resumes the run.
     out
@@ -252,9 +254,26 @@ class Beginning:
             lines = understood(run, data, vae, left * seconds, chosen)
             self.understood = [(name, with_flags(value)) for name, value in lines]
             show_pairs(self.understood, sys.stderr)
+        if self.state == "new" and self.asked is not None:
+            self._tell_of_almost(run, data, vae, self.asked.training)
         if self.state == "resumed":
-            where = f"{record['epoch']} of {training.epochs}"
+            where = f"{min(record['epoch'], training.epochs)} of {training.epochs}"
             print(f"resuming at epoch {where}: {run.folder}", file=sys.stderr)
+
+    def _tell_of_almost(self, run: "Run", data: "DataSet", vae: "VAE", asked: "TrainingConfig") -> None:
+        """Say which command would go on with a run that differs in defaults of training only, if there is one."""
+        from gpin.runs.going_on import almost
+
+        found = almost(run, vae, asked, len(data.train))
+        if found is None:
+            return
+        known, options = found
+        there = [_assignment(name, value) for name, value in options.items()]
+        here = [_assignment(name, getattr(run.settings.training, name)) for name in options]
+        tell(
+            f"this run starts afresh with {', '.join(here)}, because {known.folder} was trained with "
+            f"{', '.join(there)}; to go on with that one: {repeated(without=(), set=there)}"
+        )
 
     def longer(self, run: "Run", history: "History") -> str | None:
         """The command that goes on with a finished training.
@@ -274,6 +293,11 @@ class Beginning:
         # In some methods, steps=2 is an option of the method, and not of training.
         own = () if "steps" in run.model.options else ("steps",)
         return repeated(without=("--epochs", "--steps", "epochs", "training.steps", *own), **longer)
+
+
+def _assignment(name: str, value: Any) -> str:
+    """An option as one would type it."""
+    return f"{name}={'none' if value is None else value}"
 
 
 def _has_no_header(source: "Source") -> bool:

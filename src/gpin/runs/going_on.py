@@ -4,17 +4,19 @@ A run for more epochs, or with more patience, makes the same steps as a shorter 
 begins with a checkpoint of the shorter one, and ends with the same bits as if it had been asked for from the start.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from gpin._core.errors import InputError
 from gpin._core.messages import Tell
 from gpin.runs.folder import Run, open_run
+from gpin.training import TrainingConfig
 from gpin.training.checkpoints import Checkpoint, Checkpoints
 from gpin.training.trainer import stage_beginnings
 from gpin.vae import VAE
 
-__all__ = ["go_on"]
+__all__ = ["almost", "go_on"]
 
 BUDGET = ("epochs", "patience")
 """The options that say when training ends, and nothing about its steps unless the learning rate has a schedule."""
@@ -43,13 +45,46 @@ def go_on(run: Run, vae: VAE, tell: Tell) -> None:
                 f"training starts afresh; `start={shorter[0].folder}` starts from its weights"
             )
         return
-    beginnings = stage_beginnings([stage.share for stage in vae.inference.stages()], training.epochs)
-    found = [(known, state) for known in shorter if (state := _state(known, run, beginnings)) is not None]
+    found = [(known, state) for known in shorter if (state := _state(known, training, vae)) is not None]
     if found:
         known, state = max(found, key=lambda pair: pair[1].record["updates"])
         number = state.record["updates"]
         tell(f"going on after step {number:,} of {known.folder}, which has the same settings and stays as it is")
         own.write(number, Checkpoint(state.tensors, {**state.record, "about": run.identity}))
+
+
+def almost(run: Run, vae: VAE, asked: TrainingConfig, size: int) -> tuple[Run, dict[str, Any]] | None:
+    """The run beside a new one with which training would go on if options that were not given had other values.
+
+    Such options are the batch size and the learning rate, whose defaults depend on how the budget is given. Returns
+    that run and the values of these options, or None if there is no such run.
+
+    Arguments:
+        run: The new run.
+        vae: Its model.
+        asked: The options of training before any was chosen by the size of the data.
+        size: The number of training instances.
+    """
+    found = []
+    for known in _others(run):
+        theirs = known.settings.training
+        other = _different(run.settings.training, theirs, asked.model_fields_set)
+        if not other or _about(known, {*BUDGET, *other}) != _about(run, {*BUDGET, *other}):
+            continue
+        training = TrainingConfig(**{**asked.model_dump(), **other}).resolved(size)
+        state = None if training.schedule != "constant" else _state(known, training, vae)
+        if state is not None:
+            found.append((state.record["updates"], known, other))
+    return max(found, key=lambda one: one[0])[1:] if found else None
+
+
+def _different(training: TrainingConfig, theirs: TrainingConfig, given: Collection[str]) -> dict[str, Any]:
+    """The options, not given, of the other training that prevent this one from going on with it."""
+    free = [name for name in TrainingConfig.model_fields if name not in (*BUDGET, "seed", "steps", *given)]
+    other = {name: getattr(theirs, name) for name in free if getattr(theirs, name) != getattr(training, name)}
+    if other and "patience" not in given and not _patient(training, theirs):
+        other["patience"] = theirs.patience
+    return other
 
 
 def _others(run: Run) -> list[Run]:
@@ -65,20 +100,26 @@ def _others(run: Run) -> list[Run]:
     return found
 
 
-def _about(run: Run) -> dict[str, Any]:
-    """All that determines the steps of a training, but not when it ends."""
+def _about(run: Run, without: Collection[str] = BUDGET) -> dict[str, Any]:
+    """All that determines the steps of a training, but not when it ends, nor other options of training to ignore."""
     record = run.record()
-    training = {name: value for name, value in record["settings"]["training"].items() if name not in BUDGET}
+    training = {name: value for name, value in record["settings"]["training"].items() if name not in without}
     settings = {**record["settings"], "training": training}
     return {"settings": settings, **{name: record[name] for name in ("model", "scaling", "fingerprint", "start")}}
 
 
-def _state(known: Run, run: Run, beginnings: list[int]) -> Checkpoint | None:
-    """A state of the other run's training that is one of this run's training as well."""
+def _state(known: Run, asked: TrainingConfig, vae: VAE) -> Checkpoint | None:
+    """A state of the other run's training that is one of a training with these options as well."""
     state = Checkpoints(known.folder / "checkpoints").unfinished()
-    asked, theirs = run.settings.training, known.settings.training
     if state is None or not state.record["updates"] or state.record["about"] != known.identity:
         return None
-    patient = asked.patience is None or (theirs.patience is not None and asked.patience >= theirs.patience)
+    beginnings = stage_beginnings([stage.share for stage in vae.inference.stages()], asked.epochs)
     alike = state.record.get("scored", False) and state.record["beginnings"] == beginnings
-    return state if alike and patient and state.record["epoch"] <= asked.epochs else None
+    patient = _patient(asked, known.settings.training)
+    begun = state.record["epoch"] - (state.record["step"] == 0)  # between two epochs, the next one has not begun
+    return state if alike and patient and begun <= asked.epochs else None
+
+
+def _patient(asked: TrainingConfig, theirs: TrainingConfig) -> bool:
+    """Whether a training ends no earlier than the other one for lack of patience."""
+    return asked.patience is None or (theirs.patience is not None and asked.patience >= theirs.patience)

@@ -58,7 +58,10 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of a run, in a folder of their own, numbered by the number of steps made."""
+    """The checkpoints of a run, in a folder of their own, numbered by the number of steps made.
+
+    The one of a finished training has the next number, so that the state after its last step is kept, too.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -97,7 +100,7 @@ class Checkpoints:
     def unfinished(self) -> Checkpoint | None:
         """The newest undamaged checkpoint of a training that was not finished, from which training can go on.
 
-        The one of a finished training has only its best weights, but the one before is kept.
+        The one of a finished training has only its best weights, but the one before, its last state, is kept.
         """
         for path in self._paths():
             try:

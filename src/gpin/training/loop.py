@@ -365,10 +365,10 @@ class _Store:
             self.metrics = Metrics(self.folder, trainer.history)
             if trainer.finished:
                 self.metrics.close(trainer.history)
-        self.complete = trainer.finished
+        self.complete = trainer.finished and not trainer.updates
         with self._adding():
             write_fitted(self.folder, trainer.vae, trainer.config, trainer.training)
-        if not trainer.finished and not trainer.updates:
+        if trainer.finished == bool(trainer.updates):  # a new training, or one that was killed before its last write
             self._write(trainer)
 
     def after_step(self, trainer: Trainer, stop: bool) -> None:
@@ -387,10 +387,12 @@ class _Store:
                 self._write(trainer)
 
     def finish(self, trainer: Trainer) -> None:
-        """Write the metrics as a table, and the last checkpoint."""
+        """Write the metrics as a table, the state from which a longer training goes on, and the last checkpoint."""
         if self.metrics is not None:
             with self._writing():
                 self.metrics.close(trainer.history)
+            if not trainer.history.stopped:
+                self._write(trainer, last=True)
             self._write(trainer)
 
     def save(self, vae: VAE) -> None:
@@ -403,11 +405,11 @@ class _Store:
         """A context that adds files to the folder, if it can: that of a finished run may be read-only."""
         return suppress(OSError) if self.complete else self._writing()
 
-    def _write(self, trainer: Trainer) -> None:
-        captured = trainer.capture()
+    def _write(self, trainer: Trainer, last: bool = False) -> None:
+        captured = trainer.capture(last)
         checkpoint = Checkpoint(captured.tensors, {**captured.record, "about": self.about})
         with self._writing():
-            self.checkpoints.write(trainer.updates, checkpoint)
+            self.checkpoints.write(trainer.updates + captured.record["finished"], checkpoint)
         self.written = time.monotonic()
 
     @contextmanager

@@ -162,12 +162,16 @@ class Trainer:
             score=score,
         )
         self.history.epochs.append(result)
-        patience, last = self.config.patience, stage == len(self.stages)
-        since = self.epoch - max(self.history.best, math.ceil(self.config.kl_warmup))
-        impatient = patience is not None and last and since >= patience
-        self.finished = self.epoch >= self.config.epochs or impatient
         self.epoch, self.step, self.seconds = self.epoch + 1, 0, 0.0
         self.order = self._order_state()
+        self.finished = self._is_over()
+
+    def _is_over(self) -> bool:
+        """Whether training ends between the last epoch and the next, `epoch`."""
+        done, patience = self.epoch - 1, self.config.patience
+        since = done - max(self.history.best, math.ceil(self.config.kl_warmup))
+        impatient = patience is not None and done >= self.beginnings[-1] and since >= patience
+        return done >= self.config.epochs or impatient
 
     def _validate(self) -> tuple[float | None, float]:
         """The score of the present weights, and their ELBO on validation data."""
@@ -205,11 +209,16 @@ class Trainer:
 
     # Saving and restoring -------------------------------------------------------------------------
 
-    def capture(self) -> Checkpoint:
-        """Everything on which the rest of training depends; after the end, only the best weights and the history."""
-        record = {"history": self.history.record(), "finished": self.finished}
+    def capture(self, last: bool = False) -> Checkpoint:
+        """Everything on which the rest of training depends; after the end, only the best weights and the history.
+
+        Arguments:
+            last: Capture the state after the last epoch as one from which a longer training can go on.
+        """
+        finished = self.finished and not last
+        record = {"history": self.history.record(), "finished": finished}
         best = _below("best", self.best)
-        if self.finished:
+        if finished:
             return Checkpoint(best, record)
         states = self.optimiser.state_dict()["state"].items()
         optimiser = {f"{number}/{key}": value for number, state in states for key, value in state.items()}
@@ -252,6 +261,7 @@ class Trainer:
         if self.training.generator is not None:
             self.training.generator.set_state(self.order)
         self._set_random_states(checkpoint.part("random"))
+        self.finished = self.step == 0 and self.epoch > 1 and self._is_over()
 
     def _paired(self, checkpoint: Checkpoint) -> list[tuple[tuple[str, Tensor], Tensor]]:
         average = checkpoint.part("average")
