@@ -63,6 +63,19 @@ def read(path):
     return {name: table[name].to_pylist() for name in table.column_names}
 
 
+def test_only_commands_that_choose_columns_advise_to_choose_them(gpin, people, run, tmp_path):
+    numbers = "".join(f"red,{size},1,1,2.5\n" for size in range(5))
+    (tmp_path / "new.csv").write_text(f"colour,size,visits,member,income\n{numbers}red,soon,1,1,2.5\n")
+    commands = (["rank"], ["encode", "-o", tmp_path / "x.csv"], ["evaluate"], ["impute", "-o", tmp_path / "y.csv"])
+    for name, *options in commands:
+        said = gpin(name, run, tmp_path / "new.csv", *options)
+        assert said.one_line, said.err
+        assert "but mostly numbers: the model needs its columns as they were in training, so correct" in said.err
+        assert "--" not in said.err
+    said = gpin("train", tmp_path / "new.csv", "--out", tmp_path)
+    assert "leave the column out with --exclude size, or take its values as levels with --kinds size=c" in said.err
+
+
 def test_what_was_understood_of_the_columns_is_said(trained, run):
     said = dict(trained["understood"])
     assert said["columns"] == "5"

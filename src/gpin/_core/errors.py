@@ -2,6 +2,7 @@
 
 __all__ = [
     "BusyError",
+    "ColumnError",
     "FetchError",
     "InputError",
     "MissingPackageError",
@@ -22,6 +23,19 @@ class InputError(ValueError):
 
 class BusyError(InputError):
     """Another process is training in the folder; the same call may succeed later."""
+
+
+class ColumnError(InputError):
+    """A column of a table cannot be modelled.
+
+    Arguments:
+        problem: What is wrong, without what to do.
+        advice: What to do if the columns to model can still be chosen, which is not so with a trained model.
+    """
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"{problem}: {advice}")
+        self.problem, self.advice = problem, advice
 
 
 class FetchError(InputError):

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from gpin._core.config import Config, suggest
-from gpin._core.errors import InputError
+from gpin._core.errors import ColumnError, InputError
 from gpin._core.files import as_path
 from gpin.data.arrays import instances, npz_conditions, read_npy, read_npz
 from gpin.data.benchmarks import BENCHMARKS, load_benchmark
@@ -197,7 +197,9 @@ def open_source(data: str | os.PathLike[str], config: SourceConfig | None = None
     """
     try:
         return _opened(as_path(data, "the data"), os.fspath(data), config or SourceConfig())
-    except InputError as error:  # names of files and columns may contain any characters
+    except ColumnError as error:  # names of files and columns may contain any characters
+        raise ColumnError(one_line(error.problem, 4096), one_line(error.advice, 4096)) from None
+    except InputError as error:
         raise InputError(one_line(error, 4096)) from None
 
 

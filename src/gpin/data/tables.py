@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from gpin._core.config import suggest
-from gpin._core.errors import InputError
+from gpin._core.errors import ColumnError, InputError
 from gpin.data.columns import MOST_LEVELS, Levels
 from gpin.data.io import listed, one_line, reading, room_for
 
@@ -277,7 +277,7 @@ def _chosen(
         if index:
             said = f"named {names[index[0]]!r}, an index" if names[index[0]] else "without a name, perhaps an index"
             without = listed([*(exclude or ()), *(names[i] for i in index)])
-            raise InputError(f"{path}: column {index[0] + 1} is {said}: leave it out with `exclude={without}`")
+            raise ColumnError(f"{path}: column {index[0] + 1} is {said}", f"leave it out with `exclude={without}`")
     return chosen
 
 
@@ -289,7 +289,7 @@ def _read(path: Path, table: pa.Table, kinds: Mapping[str, str], exclude: Sequen
     if other:
         what, _ = _what_they_hold(table, other)
         out = f"leave {'it' if len(other) == 1 else 'them'} out with `exclude={listed([*exclude, *other])}`"
-        raise InputError(f"{path}: {what}: {out}")
+        raise ColumnError(f"{path}: {what}", out)
     arrays, levels = [], []
     for name in table.column_names:
         array, own = _values(path, table, name, kinds.get(name), exclude)
@@ -332,9 +332,10 @@ def _values(
     known = int((~np.isnan(indices)).sum())
     if len(names) > MOST_LEVELS or (kind is None and len(names) == known >= IDENTIFIER):
         alike = "all different" if len(names) == known else f"of {len(names):,} different values"
-        raise InputError(
+        raise ColumnError(
             f"{path}: column {name!r} holds {'numbers' if numeric else 'text'}, {alike}, which are too many for a "
-            f"categorical column: leave it out with `exclude={listed([*exclude, name])}`"
+            "categorical column",
+            f"leave it out with `exclude={listed([*exclude, name])}`",
         )
     return indices, Levels(names, numeric)
 
@@ -345,10 +346,10 @@ def _refuse_odd_text(path: Path, table: pa.Table, name: str, texts: list[str], e
         raise InputError(f"{path}: {_what_they_hold(table, [name])[0]}: {POINT}")
     numbers = sum(map(is_number, texts))
     if len(texts) > 2 and 2 * numbers > len(texts):
-        raise InputError(
-            f"{path}: {_what_they_hold(table, [name])[0]}, but mostly numbers: correct or empty such cells, leave the "
-            f"column out with `exclude={listed([*exclude, name])}`, or take its values as levels with "
-            f"`kinds={listed([f'{name}=categorical'])}`"
+        raise ColumnError(
+            f"{path}: {_what_they_hold(table, [name])[0]}, but mostly numbers",
+            f"correct or empty such cells, leave the column out with `exclude={listed([*exclude, name])}`, or take its "
+            f"values as levels with `kinds={listed([f'{name}=categorical'])}`",
         )
 
 

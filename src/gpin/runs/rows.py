@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpin._core.config import suggest
-from gpin._core.errors import InputError
+from gpin._core.errors import ColumnError, InputError
 from gpin._core.inputs import check_seed, whole_number
 from gpin._core.messages import Tell, to_stderr
 from gpin._core.seeding import seeded
@@ -84,7 +84,12 @@ def open_data(
     own = run.settings.data.source.model_dump()
     own |= {"columns": run.columns, "given": read or None, "exclude": None, "kinds": _texts(run)}
     inherited = {name: own[name] for name in applicable_options(str(data))}
-    source = open_source(data, SourceConfig.parse({**inherited, **chosen}, "the data"))
+    try:
+        source = open_source(data, SourceConfig.parse({**inherited, **chosen}, "the data"))
+    except ColumnError as error:
+        fixed = "the model needs its columns as they were in training, so correct or empty the cells at fault"
+        advice = "remove such columns from the file" if run.columns is None else fixed
+        raise InputError(f"{error.problem}: {advice}") from None
     skipped = skipped_files(source)
     if skipped is not None:
         tell(skipped)
