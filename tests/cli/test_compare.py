@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gpin.cli.base import _state_lines
 from gpin.experiments import comparison
 from gpin.experiments.execution import worker
 from gpin.runs import open_run
@@ -37,6 +38,7 @@ def test_the_table_the_recommendation_and_where_everything_is(said, out):
     page = Path(said.out.rsplit("page: ")[1].strip())
     assert page.parent.parent == out
     assert "<svg" in page.read_text()
+    assert "trained on 64 rows of 3 columns and chosen on 8 others" in page.read_text()
     assert len(list((page.parent / "runs").iterdir())) == 4
 
 
@@ -45,6 +47,14 @@ def test_every_training_that_is_done_is_a_line_where_there_is_no_terminal(said):
         f"done: {name} d=1, seed {seed} ({number} of 4 done)"
         for number, (seed, name) in enumerate(((0, "vae"), (0, "gp"), (1, "vae"), (1, "gp")), 1)
     ]
+
+
+def test_trainings_that_are_done_at_the_same_time_are_counted_one_by_one(capsys):
+    update = _state_lines()
+    for states in ("done running waiting running", "done done failed done"):
+        update(dict(zip("abcd", states.split(), strict=True)))
+    counts = ["done: b (2 of 4 done)", "failed: c (2 of 4 done)", "done: d (3 of 4 done)"]
+    assert capsys.readouterr().err.splitlines() == counts
 
 
 def test_the_same_command_trains_nothing_and_prints_the_same(gpin, files, said, out, monkeypatch):

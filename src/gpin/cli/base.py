@@ -276,9 +276,10 @@ def _state_lines() -> Callable[[Mapping[str, str]], None]:
     known: dict[str, str] = {}
 
     def update(states: Mapping[str, str]) -> None:
-        done = list(states.values()).count("done")
+        done = list(known.values()).count("done")
         for entry, state in states.items():
             if known and state in ("done", "failed") and known[entry] != state:
+                done += (state == "done") - (known[entry] == "done")
                 print(f"{state}: {entry} ({done} of {len(states)} done)", file=sys.stderr, flush=True)
         known.update(states)
 

@@ -187,11 +187,12 @@ def compare(
 
 def _description(comparison: "ModelComparison") -> str:
     """The data and the number of trainings in one line."""
+    from gpin.runs.understood import counted_instances
+
     data = comparison.data
-    shape = "×".join(map(str, data.shape))
-    counts = f"{len(data.train):,} training, {len(data.validation):,} validation, {len(data.test):,} test instances"
+    counts = f"{len(data.train):,} training, {len(data.validation):,} validation, {len(data.test):,} test"
     models = len(comparison.methods) * len(comparison.latent_dims)
     return (
-        f"{comparison.source.name}: {counts} of {shape} · {data.scaling.kind} · {models} models × {comparison.seeds} "
-        f"seeds, {comparison.done} of {len(comparison.cells)} trainings done"
+        f"{comparison.source.name}: {counted_instances(data, counts)} · {data.scaling.kind} · "
+        f"{models} models × {comparison.seeds} seeds, {comparison.done} of {len(comparison.cells)} trainings done"
     )

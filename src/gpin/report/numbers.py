@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gpin.evaluation.reliability import lower_bound
 
-__all__ = ["Correlation", "caution", "duration", "number", "plus_minus", "rounded", "without_nan"]
+__all__ = ["Correlation", "caution", "difference", "duration", "number", "plus_minus", "rounded", "without_nan"]
 
 
 def caution(encoder: float, refined: float, noun: str) -> str:
@@ -68,6 +68,22 @@ def rounded(value: float, digits: int) -> str:
         ('−1.3', '0.0')
     """
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
+
+
+def difference(value: float, plus: bool = False) -> str:
+    """A difference in nats as text, with two decimals and never as −0; a dash if it is not known.
+
+    Arguments:
+        value: The difference.
+        plus: Whether a positive one begins with a plus sign.
+
+    Example:
+        >>> difference(-0.004), difference(-1.0), difference(1.0, plus=True), difference(0.004, plus=True)
+        ('0.00', '−1.00', '+1.00', '0.00')
+    """
+    if not math.isfinite(value):
+        return "—"
+    return ("+" if plus and round(value, 2) > 0 else "") + rounded(value, 2)
 
 
 def number(value: float, spread: float) -> str:

@@ -33,21 +33,35 @@ def refuse_other_data(runs: Sequence[Run]) -> None:
 
 
 def short_names(runs: Sequence[Run]) -> list[str]:
-    """A name for each run: its method, and the settings that distinguish it from others of the same method."""
+    """A name for each run: its method, its data if they differ, and what distinguishes it from others of that name."""
     names = [run.model.method for run in runs]
-    for method in dict.fromkeys(names):
-        group = [i for i, run in enumerate(runs) if run.model.method == method]
+    if len({run.fingerprint for run in runs}) > 1:
+        names = [f"{name}, {data}" for name, data in zip(names, _data_names(runs), strict=True)]
+    for common in dict.fromkeys(names):
+        group = [i for i, name in enumerate(names) if name == common]
         if len(group) > 1:
-            for i, name in zip(group, _distinct_names(method, [runs[i] for i in group]), strict=True):
+            for i, name in zip(group, _distinct_names(common, [runs[i] for i in group]), strict=True):
                 names[i] = name
     return names
 
 
-def _distinct_names(method: str, runs: Sequence[Run]) -> list[str]:
-    """Names with as few settings as needed: a setting is added only if it distinguishes more runs."""
+def _data_names(runs: Sequence[Run]) -> list[str]:
+    """The names of the runs' data, with the endings of files only if it takes them to tell the data apart."""
+    files = [Path(run.location).name or run.location for run in runs]
+    stems = [Path(name).stem for name in files]
+    return stems if len(set(stems)) == len(set(files)) else files
+
+
+MOST_LETTERS = 20
+"""The largest number of letters of a setting's value that is part of a name."""
+
+
+def _distinct_names(common: str, runs: Sequence[Run]) -> list[str]:
+    """Names with as few settings as needed: a setting is added only if it is short and distinguishes more runs."""
     settings = [flat_settings(run) for run in runs]
-    names, distinct = [method] * len(runs), 1
-    for key in differing(settings):
+    names, distinct = [common] * len(runs), 1
+    short = (key for key in differing(settings) if all(len(own.get(key, "")) <= MOST_LETTERS for own in settings))
+    for key in short:
         longer = [f"{name}, {key} {own.get(key, '—')}" for name, own in zip(names, settings, strict=True)]
         if len(set(longer)) > distinct:
             names, distinct = longer, len(set(longer))

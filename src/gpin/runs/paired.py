@@ -11,8 +11,8 @@ import numpy as np
 from gpin._core.errors import InputError
 from gpin._core.messages import Tell, to_stderr
 from gpin.evaluation.paired import PairedDifference, paired_difference
-from gpin.evaluation.scores import SCORES, shown_scores
-from gpin.report.numbers import without_nan
+from gpin.evaluation.scores import shown_scores
+from gpin.report.numbers import difference, without_nan
 from gpin.report.tables import ResultTable
 from gpin.runs.differences import short_names
 from gpin.runs.evaluate import Evaluation, evaluate_run
@@ -126,14 +126,11 @@ def _in_data_units(run: Run, scores: Evaluation) -> np.ndarray:
 
 
 def _mean(found: PairedDifference | None) -> str:
-    if found is None:
-        return "—"
-    return ("+" if found.mean > 0 else "") + SCORES["log_likelihood"].written(found.mean)
+    return "—" if found is None else difference(found.mean, plus=True)
 
 
 def _interval(found: PairedDifference | None) -> str:
-    written = SCORES["log_likelihood"].written
-    return "—" if found is None else f"{written(found.low)} to {written(found.high)}"
+    return "—" if found is None else f"{difference(found.low)} to {difference(found.high)}"
 
 
 def evaluate_runs(

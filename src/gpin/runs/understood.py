@@ -9,7 +9,7 @@ from gpin.report.numbers import duration, number
 from gpin.runs.folder import Run
 from gpin.vae import VAE
 
-__all__ = ["skipped_files", "understood"]
+__all__ = ["counted_instances", "skipped_files", "understood"]
 
 Lines = list[tuple[str, str]]
 """Pairs of a name and a value, to be shown one below the other."""
@@ -20,6 +20,14 @@ ALIKE = 100
 """The number of instances that are compared with each other."""
 SKIPPED = 10
 """The largest number of skipped files that are listed."""
+
+
+def counted_instances(data: DataSet, counts: str) -> str:
+    """Numbers of instances and what each of them is: "80 rows of 5 columns", or "80 instances of 1×8×8"."""
+    if data.source.kind != "table":
+        return f"{counts} instances of {'×'.join(map(str, data.shape))}"
+    columns = len(data.scaling.columns) or data.shape[0]
+    return f"{counts} rows of {columns:,} column{'' if columns == 1 else 's'}"
 
 
 def understood(run: Run, data: DataSet, vae: VAE, seconds: float | None = None, chosen: bool = False) -> Lines:

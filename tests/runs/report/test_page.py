@@ -335,6 +335,12 @@ def test_runs_of_one_method_are_named_by_what_differs(images):
     copies = short_names([gp, replace(gp, folder=Path("copy")), vae])
     assert copies == [f"gp, {gp.folder.name}", "gp, copy", "vae"]
     assert flat_settings(gp)["learning_rate"] == "0.0005"
+    long = gp.model.model_copy(update={"options": {**gp.model.options, "a": list(range(99))}})
+    named = short_names([gp, replace(gp, folder=Path("copy"), model=long)])
+    assert named == [f"gp, {gp.folder.name}", "gp, copy"]
+    other = replace(vae, location="/data/people.csv", fingerprint="another")
+    assert short_names([gp, other]) == ["gp, digits", "vae, people"]
+    assert short_names([other, replace(other, location="people.npy", fingerprint="b")])[1] == "vae, people.npy"
 
 
 @pytest.fixture(scope="module")

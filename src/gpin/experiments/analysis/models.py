@@ -13,7 +13,7 @@ import torch
 from gpin.evaluation.paired import RepeatedMean, repeated_mean
 from gpin.evaluation.reliability import COMMON, LIMIT, lower_bound, share_above
 from gpin.evaluation.scores import REFINED, SCORES, Columns, with_derived
-from gpin.report.numbers import duration, without_nan
+from gpin.report.numbers import difference, duration, without_nan
 from gpin.report.tables import Mark, ResultTable
 
 __all__ = ["ModelResult", "ModelTable", "Training", "model_name", "training_of"]
@@ -306,8 +306,7 @@ def _plus_minus(found: RepeatedMean) -> str:
 
 
 def _interval(found: RepeatedMean) -> str:
-    sign = "+" if found.mean > 0 else ""
-    return f"{sign}{SCORE.written(found.mean)} [{SCORE.written(found.low)}, {SCORE.written(found.high)}]"
+    return f"{difference(found.mean, plus=True)} [{difference(found.low)}, {difference(found.high)}]"
 
 
 def training_of(run: Path, record: Mapping[str, Any], scores: Path, log_volume: float) -> Training:

@@ -7,18 +7,18 @@ from gpin.data import DataSet
 from gpin.experiments.analysis.models import ModelResult, ModelTable
 from gpin.report import Page, Section, Table
 from gpin.report.numbers import plus_minus
+from gpin.runs.understood import counted_instances
 
 __all__ = ["compose_page"]
 
 
 def compose_page(result: ModelTable, data: DataSet) -> Page:
     """The page of a comparison: the recommendation, the table, the differences as a figure, and every training."""
-    shape = "×".join(map(str, data.shape))
     page = Page(
         f"{len(result.results)} models of {result.data}",
         lead=[
             f"Variational autoencoders that differ in their inference method and in d, the number of latent "
-            f"dimensions, trained on {len(data.train):,} instances of shape {shape} and chosen on "
+            f"dimensions, trained on {counted_instances(data, f'{len(data.train):,}')} and chosen on "
             f"{len(data.validation):,} others. The numbers below are for the test part, which was used for neither."
         ],
         foot="Made by gpin compare. This page is self-contained: it can be sent, printed and archived.",
