@@ -278,6 +278,7 @@ def _show_runs(scored: "ScoredRuns", part: str, better: str | None) -> None:
 
 
 def _show_evaluation(folder: Path, part: str, found: "Evaluation", better: str | None) -> None:
+    from gpin.evaluation.reliability import few_instances
     from gpin.evaluation.scores import shown_scores
 
     print(folder)
@@ -299,6 +300,7 @@ def _show_evaluation(folder: Path, part: str, found: "Evaluation", better: str |
     show_sentences("± is the standard error of the mean over instances.")
     if "steps_taken" in found.columns:
         show_sentences("The training ELBO and its terms are those of the method's own posterior, not after the steps.")
+    show_sentences(few_instances(len(found.log_likelihood.values)))
     show_sentences(found.caution)
     if better is not None:
         print(f"A closer estimate: {better}")

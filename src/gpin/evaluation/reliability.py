@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["COMMON", "LIMIT", "Bias", "caution", "lower_bound", "share_above"]
+__all__ = ["COMMON", "LIMIT", "Bias", "caution", "few_instances", "lower_bound", "share_above"]
 
 LIMIT = 0.7
 """The largest k̂ at which the Monte-Carlo error of an instance is believable."""
@@ -26,6 +26,24 @@ COMMON = 0.05
 On the digits with two latent dimensions, where quadrature gives the exact log p(x), means over 179 instances with a
 share of 7 % to 26 % in a model of two epochs were too low by 2 to 4 times their Monte-Carlo error, and those with a
 share of 12 % to 44 % in a model of sixty epochs by 10 to 55 times, with 100 to 10,000 samples per instance."""
+
+ENOUGH = 20
+"""The number of instances below which a mean over them allows no firm conclusion, because its standard error is itself
+uncertain by more than one sixth: by about 1/√(2(n − 1))."""
+
+
+def few_instances(count: int, noun: str = "instances") -> str:
+    """A sentence that so few instances allow no firm conclusion; empty if there are enough.
+
+    Example:
+        >>> few_instances(7), few_instances(100)
+        ('The mean is over only 7 instances, which allow no firm conclusion.', '')
+    """
+    if count >= ENOUGH:
+        return ""
+    if count == 1:
+        return "There is only one instance, which allows no firm conclusion."
+    return f"The mean is over only {count} {noun}, which allow no firm conclusion."
 
 
 def share_above(khat: Tensor) -> float:

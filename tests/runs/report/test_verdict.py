@@ -9,7 +9,7 @@ import torch
 
 from gpin.runs.report.commands import Command
 from gpin.runs.report.latent import Codes
-from gpin.runs.report.verdict import dimensions, gap, training
+from gpin.runs.report.verdict import _likelihood, dimensions, gap, training
 from gpin.runs.settings import run_settings
 from gpin.training import Epoch, History
 
@@ -69,25 +69,66 @@ def test_a_collapsed_posterior_and_the_number_of_dimensions():
     assert collapsed.command.endswith("--set kl_warmup=4")
     assert judged(1.0, 0.1).title == "All 4 latent dimensions are active."
     assert judged(1.0, 0.1).command.endswith("--latent-dim 8")
-    assert judged(0.2, 1.0).command == ""  # all active, but one says next to nothing
+    assert judged([1.0, 1.0, 1.0, 0.2], 1.0).command == ""  # all active, but one says next to nothing
+    for scale in (0.2, [0.2, 0.0, 0.0, 0.0]):  # above the threshold of activity, but without information
+        unused = judged(scale, 1.0)
+        assert (unused.title, unused.kind) == ("The posterior has collapsed.", "bad")
+        assert "say only 0.0" in unused.text
     assert judged([1.0, 0.0, 0.0, 0.0], 0.5).title == "1 of 4 latent dimensions is active."
 
 
 def test_the_gap_says_what_closes_it():
     comparison = SimpleNamespace(noun="image")
 
-    def judged(amortization, approximation):
+    def judged(amortization, approximation, **collapsed):
         parts = {"amortization_gap": amortization, "approximation_gap": approximation}
         values = {name: torch.full((9,), value) for name, value in parts.items()}
         values |= {"inference_gap": sum(values.values()), "refined_khat": torch.zeros(9)}
-        return gap(comparison, SimpleNamespace(of_chosen=values, run=RUN))
+        return gap(comparison, SimpleNamespace(of_chosen=values, run=RUN), **collapsed)
 
     assert judged(0.02, 0.03).kind == "good"
+    assert judged(0.02, 0.03, collapsed=True).kind == "plain"
     assert judged(0.02, 0.3).command == ""  # a better encoder does not close it
     found = judged(2.0, 0.3)
     assert (found.kind, found.command) == ("bad", "gpin improve runs/digits-vae")
     assert found.title == "The encoder loses 2.30 ± 0.00 nats per image."
     assert "2.00 nats of it are the amortization gap" in found.text
+
+
+@pytest.mark.parametrize(
+    ("encoder", "refined", "count", "kind", "text"),
+    [
+        (0.1, 0.1, 40, "good", "bits per dimension, on all 40 rows of the test part. k̂ is below 0.7"),
+        (0.9, 0.1, 40, "good", "bits per dimension, on all 40 rows"),
+        (0.1, 0.9, 40, "good", "estimated with the encoder’s proposals, on all 40 rows"),
+        (0.9, 0.9, 40, "plain", "k̂ is above 0.7 for 100 % of the rows, so this is a lower bound"),
+        (0.1, 0.1, 9, "plain", "The mean is over only 9 rows, which allow no firm conclusion."),
+    ],
+)
+def test_the_verdict_is_that_of_the_estimate_that_can_be_trusted(encoder, refined, count, kind, text):
+    columns = {name: torch.arange(count) / count for name in ("log_likelihood", "bits_per_dim")} | {
+        "khat": torch.full((count,), encoder)
+    }
+    better = {f"refined_{name}": values + 1 for name, values in columns.items()}
+    better["refined_khat"] = torch.full((count,), refined)
+    parts = {
+        name: SimpleNamespace(khat=torch.full((count,), khat), lower_bound=khat > 0.7)
+        for name, khat in (("encoder", encoder), ("refined", refined))
+    }
+    one = SimpleNamespace(
+        run=RUN, of_chosen=columns | better, encoder=SimpleNamespace(columns=columns), likelihood=parts.get
+    )
+    comparison = SimpleNamespace(
+        noun="row",
+        nouns="rows",
+        samples=100,
+        data=SimpleNamespace(test=range(count)),
+        several=lambda number: f"{number} rows",
+    )
+    found = _likelihood(comparison, one)
+    assert found.kind == kind
+    assert text in found.text
+    assert ("≥" in found.title) == (encoder > 0.7 and refined > 0.7)
 
 
 def test_a_command_is_quoted():

@@ -13,11 +13,14 @@ from gpin.runs.report.scored_run import ScoredRun
 from gpin.runs.rows import example_conditions, map_batches, spread_rows
 from gpin.vae import VAE
 
-__all__ = ["ACTIVE", "Codes", "Neighbours", "codes_of", "interpolation", "neighbours", "plane", "traversal"]
+__all__ = ["ACTIVE", "UNUSED", "Codes", "Neighbours", "codes_of", "interpolation", "neighbours", "plane", "traversal"]
 
 ACTIVE = 0.01
 """The variance of the posterior means over instances above which a dimension is active (Burda et al. 2016, Importance
 weighted autoencoders)."""
+UNUSED = 0.1
+"""The KL to the prior in nats, over all dimensions, below which the latent code is not used. The mean KL is at least
+the information that the code has about an instance."""
 MAPPED = 400
 """The largest number of test instances on the map."""
 SEARCHED = 500
@@ -55,6 +58,11 @@ class Codes:
     def active(self) -> int:
         """The number of active dimensions."""
         return int((self.variance > ACTIVE).sum())
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the posteriors are nearly the prior, so that the latent code is not used."""
+        return not self.active or float(self.kl.sum()) < UNUSED
 
     @cached_property
     def order(self) -> np.ndarray:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpin._core.files import as_path
-from gpin.evaluation.reliability import share_above
-from gpin.evaluation.scores import SCORES, mean_and_error
+from gpin.evaluation.reliability import few_instances, share_above
+from gpin.evaluation.scores import REFINED, SCORES, mean_and_error
 from gpin.report import Finding, Table
 from gpin.runs.folder import Run
 from gpin.runs.report.commands import Command, data_name, run_name
@@ -26,17 +26,28 @@ MANY, CHAINS = 1000, 32
 
 def findings(comparison: Comparison, one: ScoredRun, codes: Codes) -> list[Finding]:
     """What can be said about a run, the most important first."""
-    found = [_likelihood(comparison, one), training(one), gap(comparison, one), dimensions(one, codes)]
+    first, code = _likelihood(comparison, one), dimensions(one, codes)
+    how = [training(one), gap(comparison, one, collapsed=codes.collapsed)]
+    found = [first, code, *how] if codes.collapsed else [first, *how, code]
     return [finding for finding in [*found, _intervals(one)] if finding is not None]
 
 
 def _likelihood(comparison: Comparison, one: ScoredRun) -> Finding:
-    """The score, and whether it is only a lower bound."""
-    values, likelihood = one.of_chosen, one.likelihood("refined")
-    title = f"The log-likelihood is {SCORES['refined_log_likelihood'].shown(values, unit=True)} per {comparison.noun}."
-    bits = f"That is {SCORES['refined_bits_per_dim'].shown(values)} bits per dimension, on {_scored(comparison)}."
-    if likelihood.lower_bound is False:
-        return Finding(title, f"{bits} k̂ is below 0.7 for nearly all of them, so the estimate can be trusted.", "good")
+    """The score with the proposals that can be trusted, the refined ones if both can; or that it is a lower bound."""
+    likelihood, own = one.likelihood("refined"), one.likelihood("encoder").lower_bound is False
+    refined = likelihood.lower_bound is False or not own
+    values, prefix = (one.of_chosen if refined else one.encoder.columns), REFINED if refined else ""
+    count = len(values[f"{prefix}log_likelihood"])
+    title = f"The log-likelihood is {SCORES[f'{prefix}log_likelihood'].shown(values, unit=True)} per {comparison.noun}."
+    which = "" if refined else ", estimated with the encoder’s proposals"
+    few = few_instances(count, comparison.nouns)
+    bits = f"That is {SCORES[f'{prefix}bits_per_dim'].shown(values)} bits per dimension{which}, on "
+    bits += f"{_scored(comparison, count)}. {few}".strip()
+    if likelihood.lower_bound is False or own:
+        text = f"{bits} k̂ is below 0.7 for nearly all of them, so the estimate can be trusted."
+        if few:
+            text = f"{bits} k̂ is below 0.7 for nearly all of them, so the estimate for each of them can be trusted."
+        return Finding(title, text, "plain" if few else "good")
     if likelihood.lower_bound is None:
         why = f"With only {comparison.samples} proposals per {comparison.noun}, k̂ is not known"
     else:
@@ -49,8 +60,8 @@ def _likelihood(comparison: Comparison, one: ScoredRun) -> Finding:
     return Finding(title, text, "plain", str(Command("evaluate", [run_name(one.run)], closer)))
 
 
-def _scored(comparison: Comparison) -> str:
-    count, total = len(comparison.scored[0].chosen), len(comparison.data.test)
+def _scored(comparison: Comparison, count: int) -> str:
+    total = len(comparison.data.test)
     some = comparison.several(count)
     return f"all {some} of the test part" if count == total else f"{some} of the test part, chosen at random"
 
@@ -110,14 +121,19 @@ def _train(run: Run, **options: Any) -> str:
 # Inference -------------------------------------------------------------------------------------------
 
 
-def gap(comparison: Comparison, one: ScoredRun) -> Finding:
-    """The size of the inference gap, and what closes it."""
+def gap(comparison: Comparison, one: ScoredRun, *, collapsed: bool = False) -> Finding:
+    """The size of the inference gap, and what closes it; it says little if the posterior has collapsed."""
     values = one.of_chosen
     total, amortization, approximation = (
         mean_and_error(values[name])[0] for name in ("inference_gap", "amortization_gap", "approximation_gap")
     )
     shown = SCORES["inference_gap"].shown(values, unit=True)
     title = f"The encoder loses {shown} per {comparison.noun}."
+    if total < SMALL and collapsed:
+        text = (
+            "This inference gap is negligible, but only because the latent code is not used: there is little to infer."
+        )
+        return Finding(title, text)
     if total < SMALL:
         text = "This inference gap is negligible: the posteriors are nearly as good as they can be."
         return Finding(title, text, "good")
@@ -141,11 +157,17 @@ def dimensions(one: ScoredRun, codes: Codes) -> Finding:
     """How many latent dimensions are active, and whether the posterior has collapsed."""
     dims, active = one.vae.latent_dim, codes.active
     rule = f"the variance of their posterior means over instances is above {ACTIVE:g}"
-    if not active:
-        text = f"No latent dimension is active ({rule} for none): the code carries no information about the data. "
-        text += "A KL warm-up often prevents that:"
-        warm = max(1, one.run.settings.training.epochs // 5)
-        return Finding("The posterior has collapsed.", text, "bad", _train(one.run, set=f"kl_warmup={warm}"))
+    if codes.collapsed:
+        why = f"No latent dimension is active ({rule} for none)"
+        if active:
+            why = f"Together the {dims} latent dimensions say only {codes.kl.sum():.2f} nats about an instance"
+        text = (
+            f"{why}: the latent code is hardly used, and the model explains all instances alike. If the values of an "
+            "instance are independent of each other, no model can do better. Otherwise a KL warm-up often helps:"
+        )
+        asked = one.run.settings.training
+        warm = min(2 * asked.kl_warmup or max(1, asked.epochs // 5), asked.epochs)
+        return Finding("The posterior has collapsed.", text, "bad", _train(one.run, set=f"kl_warmup={warm:g}"))
     carried = f"Together the dimensions say {codes.kl.sum():.1f} nats about an instance."
     if active == dims:
         title = "The only latent dimension is active." if dims == 1 else f"All {dims} latent dimensions are active."
