@@ -46,10 +46,27 @@ def test_every_level_has_a_bin():
     assert (len(edges), tuple(texts)) == (4, ("red", "green", "blue"))
     assert shares.tolist() == pytest.approx([1 / 3, 0, 2 / 3])
     assert of_model.tolist() == [0.25, 0.5, 0.25]
-    edges, (shares, _), texts = bins(np.array([3.0, 3.0, 8.0, NAN]), [np.array([1.0, 9.0])])
-    assert list(texts) == ["3", "8"]
-    assert shares.tolist() == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_whole_numbers_have_bins_without_gaps_that_cover_the_samples():
+    _, (shares, of_model), texts = bins(np.array([3.0, 3.0, 6.0, NAN]), [np.array([2.0, 4.0, 7.0, 7.0])])
+    assert list(texts) == ["2", "3", "4", "5", "6", "7"]
+    assert shares.tolist() == pytest.approx([0, 2 / 3, 0, 0, 1 / 3, 0])
+    assert of_model.tolist() == [0.25, 0, 0.25, 0, 0, 0.5]
+    counts = np.arange(100.0)
+    edges, (shares, _), texts = bins(counts, [counts])
+    assert (texts[0], texts[1], len(edges)) == ("0–4", "5–9", len(texts) + 1)
+    assert shares[1:-1].tolist() == pytest.approx([0.05] * (len(texts) - 2))
+
+
+def test_bins_cover_training_rows_and_samples_but_not_extreme_ones():
     edges, (shares, of_model), texts = bins(np.linspace(0, 1, 500), [np.array([-9.0, 9.0])])
     assert texts is None
+    assert edges[[0, -1]].tolist() == pytest.approx([-1, 2], abs=0.05)  # by the width of the data to either side
     assert of_model[[0, -1]].tolist() == [0.5, 0.5]  # what lies outside counts for the outer bins
     assert shares.sum() == pytest.approx(1)
+    random = np.random.default_rng(0)
+    few, train, drawn = (random.standard_normal(n) for n in (10, 500, 5000))
+    edges, (shares, of_model), texts = bins(few, [drawn], train=train)
+    assert (texts, len(shares)) == (None, 5)  # ten different values are not ten levels
+    assert max(of_model[0], of_model[-1]) < 0.1  # nothing piles up at the ends

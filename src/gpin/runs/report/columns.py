@@ -27,8 +27,9 @@ DRAWN = 12
 """The number of columns whose marginals are drawn."""
 DRAWS = 10_000
 """The number of samples from which marginals are computed."""
-BINS, DISCRETE = 24, 12
-"""The number of bins of a histogram, and the largest number of different values that have a bin each."""
+BINS, FEWEST, DISCRETE = 24, 5, 12
+"""The largest and the smallest number of bins of a histogram, and the largest number of different values that have a
+bin each."""
 LABELS = (
     "For labels it is the share of wrong ones, and how much smaller it is than that of always guessing the most "
     "frequent label."
@@ -69,33 +70,66 @@ def _kolmogorov(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def bins(
-    data: np.ndarray, drawn: Sequence[np.ndarray], names: Sequence[str] = ()
+    data: np.ndarray, drawn: Sequence[np.ndarray], names: Sequence[str] = (), train: np.ndarray | None = None
 ) -> tuple[np.ndarray, list[np.ndarray], Sequence[str] | None]:
     """The edges of the bins of a column, and the shares of the data and of each sample in them.
 
-    A column with few different values has a bin for each, with the value as its text; otherwise the bins cover all but
-    the outer hundredth of the data, and what lies outside counts for the outer bins.
+    A column with few different values has a bin for each, with the value as its text, and whole numbers have bins
+    without gaps between them. Otherwise there are at most √n bins for n values of the data. The bins cover all but the
+    outer hundredth of the data and of the samples, see `_range`, and what lies outside counts for the outer bins.
 
     Arguments:
         data: The values of the data.
         drawn: The values of each sample.
         names: The names of the levels of a categorical column, each of which has a bin.
+        train: Values of the training part, which the bins cover as well.
     """
-    data = _known(data)
-    values = np.arange(len(names)) if names else np.unique(data)
-    texts: Sequence[str] | None
-    if names or len(values) <= DISCRETE:
-        inner, texts = (values[1:] + values[:-1]) / 2, names or [f"{value:g}" for value in values]
-        edges = np.arange(len(values) + 1.0)
+    data, samples = _known(data), [_known(values) for values in drawn]
+    known = data if train is None else np.concatenate([data, _known(train)])
+    values = np.arange(len(names)) if names else np.unique(known)
+    texts: Sequence[str] | None = None
+    few = len(values) <= DISCRETE
+    if names:
+        inner, texts = values[:-1] + 0.5, names
+    elif not len(values):
+        inner, texts = np.empty(0), ["—"]
+    elif _whole(values) and (few or all(map(_whole, samples))):
+        least, most = (int(edge) for edge in np.round(_range(known, samples)))
+        step = -(-(most - least + 1) // BINS)
+        first = np.arange(least, most + 1, step)
+        inner = first[1:] - 0.5
+        texts = [f"{k}" if step == 1 else f"{k}–{k + step - 1}" for k in first]
+    elif few and 2 * len(values) <= len(known):
+        inner, texts = (values[1:] + values[:-1]) / 2, [f"{value:g}" for value in values]
     else:
-        low, high = np.quantile(data, [0.005, 0.995])
-        edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
-        inner, texts = edges[1:-1], None
+        low, high = _range(known, samples)
+        count = min(BINS, max(FEWEST, int(np.sqrt(len(data)))))
+        edges = np.linspace(low, high if high > low else low + 1, count + 1)
+        inner = edges[1:-1]
+    if texts is not None:
+        edges = np.arange(len(inner) + 2.0)
     found = []
-    for part in (data, *map(_known, drawn)):
+    for part in (data, *samples):
         counts = np.bincount(np.searchsorted(inner, part, side="right"), minlength=len(inner) + 1)
         found.append(counts / max(1, len(part)))
     return edges, found, texts
+
+
+def _whole(values: np.ndarray) -> bool:
+    return bool((values == np.round(values)).all())
+
+
+def _range(known: np.ndarray, samples: Sequence[np.ndarray]) -> tuple[float, float]:
+    """The range of all but the outer hundredth of the data and of each sample.
+
+    Samples extend the range of the data to either side by at most its width, so that a few extreme ones do not hide the
+    data.
+    """
+    low, high = np.quantile(known, [0.005, 0.995])
+    wide = max(high - low, np.abs([low, high]).max() * 1e-6)
+    ends = [np.quantile(part, [0.005, 0.995]) for part in samples if len(part)]
+    least, most = (pick([end[i] for end in ends], default=low) for i, pick in enumerate((min, max)))
+    return float(max(min(low, least), low - wide)), float(min(max(high, most), high + wide))
 
 
 def add_columns(page: Page, comparison: Comparison) -> Marginals:
@@ -107,9 +141,13 @@ def add_columns(page: Page, comparison: Comparison) -> Marginals:
     distance = [found.distance(k) for k in range(len(names))]
     order = sorted(range(len(names)), key=lambda k: -distance[k])[:DRAWN]
     section = page.section("Samples")
+    train = np.concatenate(
+        [data.scaling.undo(x) for x in batches(random_rows(data.train, DRAWS, comparison.seed).plain)]
+    )
     charts = []
     for k in order:
-        edges, shares, texts = bins(found.data[:, k], [values[:, k] for values in drawn], cells.levels(data.scaling, k))
+        own = [values[:, k] for values in drawn]
+        edges, shares, texts = bins(found.data[:, k], own, cells.levels(data.scaling, k), train[:, k])
         alt = f"Histogram of {names[k]}: the data, and samples of {', '.join(one.name for one in scored)}."
         charts.append((names[k], histogram(edges, shares[0], shares[1:], texts), alt))
     section.drawings(charts, small=True)
@@ -117,7 +155,8 @@ def add_columns(page: Page, comparison: Comparison) -> Marginals:
     colours = "the line" if len(scored) == 1 else f"the lines, in the order of {', '.join(one.name for one in scored)},"
     section.text(
         f"{which} in which samples differ most from the data come first. The grey bars are {len(some):,} test "
-        f"rows, {colours} {DRAWS:,} rows drawn from the model, noise included. A good model follows the bars; "
+        f"rows, {colours} {DRAWS:,} rows drawn from the model, noise included. A good model follows the bars as far as "
+        "the number of test rows allows; what lies beyond an axis counts for its outer bins, and "
         "dependences between columns are not shown here." + rows_note(scored),
         kind="note",
     )
