@@ -58,6 +58,16 @@ def test_what_is_planted_comes_first_and_its_column_is_the_reason(gpin, runs, od
     assert max(contributions, key=contributions.get) == "contribution_b"
 
 
+def test_the_data_of_the_run_and_an_empty_table_are_mentioned(gpin, runs, files, odd):
+    trained = len(open_run(runs["table"]).data().train)
+    said = " ".join(gpin("rank", runs["table"], files / "table.csv", "--top", 1, *FEW).out.split())
+    assert f"This is the data of the run: the model was trained on {trained} of these instances" in said
+    said = gpin("rank", runs["table"], odd / "odd.csv", "--top", 0, *FEW)
+    assert "30 instances are ranked: write the ranking to a file with -o" in said.out
+    assert "the data of the run" not in gpin("rank", runs["table"], odd / "odd.csv", "--top", 1, *FEW).out
+    assert "--contributions maps.png" in gpin("rank", runs["images"], files / "images.npy", "--top", 1, *FEW).out
+
+
 def test_contributions_sum_to_the_difference_of_the_elbo_from_its_mean(runs, files):
     run = open_run(runs["table"])
     found = rank_run(run, files / "table.csv", samples=2000, against="train", gap="none").columns

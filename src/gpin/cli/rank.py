@@ -133,6 +133,12 @@ def rank(
         return
     if top:
         _show(found, top)
+        if {"complexity", "reason"} <= found.columns.keys() and contributions is None:
+            show_sentences("A picture of the unusual pixels is written with --contributions maps.png.")
+    elif not files:
+        show_sentences(
+            f"{len(found):,} instances are ranked: write the ranking to a file with -o, or print it with --top."
+        )
     for file in files:
         print(f"wrote {file}")
 
@@ -169,3 +175,8 @@ def _show(ranking: "Ranking", top: int) -> None:
         f"Percentile: the percentage of {ranking.reference:,} {part} instances that are less unusual. "
         f"{above:,} of the {len(ranking):,} instances {'is' if above == 1 else 'are'} more unusual than all of them."
     )
+    if ranking.trained:
+        show_sentences(
+            f"This is the data of the run: the model was trained on {ranking.trained:,} of these instances, which it "
+            "explains better than new ones."
+        )

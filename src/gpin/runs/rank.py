@@ -46,12 +46,14 @@ class Ranking:
         score: The score by which the instances are ranked.
         part: The part of the run's data that is the reference.
         reference: The number of instances in the reference.
+        trained: The number of ranked instances that the model was trained on: zero, unless they are the run's own data.
     """
 
     columns: Columns
     score: AnomalyScore
     part: Part
     reference: int
+    trained: int = 0
 
     def __len__(self) -> int:
         return len(self.columns["row"])
@@ -165,6 +167,7 @@ def rank_run(
         score,
         found.part,
         len(found.unusual),
+        0 if options or given else _trained_on(run, other),
     )
     if maps is not None and maps.suffix.lower() == ".png":
         with seeded(seed):
@@ -172,6 +175,16 @@ def rank_run(
     if table is not None:
         _write(ranking, table)
     return ranking
+
+
+def _trained_on(run: Run, other: str | os.PathLike[str]) -> int:
+    """The number of training instances in data that is that of the run, by its fingerprint; zero for other data."""
+    if run.fitted:
+        return 0
+    try:
+        return len(run.data(other).train)
+    except InputError:
+        return 0
 
 
 def _scored(
