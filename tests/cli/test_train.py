@@ -337,8 +337,8 @@ def test_a_run_stops_when_its_time_is_up_and_the_same_command_resumes_it(gpin, f
         (["--lr=0.1"], "there is no option --lr: use --set learning_rate=…"),
         (["--set", "lr=0.1"], "did you mean 'learning_rate'?"),
         (["--epoch", "3"], "Did you mean --epochs?"),
-        (["--max-time", "30"], "--max-time must be a duration such as 30m, 90s or 1h30m, got '30'"),
-        (["--max-time", "0m"], "--max-time must be a duration"),
+        (["--max-time", "30"], "--max-time must be a positive time with a unit, such as 30m, 90s or 1h30m, got '30'"),
+        (["--max-time", "0m"], "--max-time must be a positive time"),
         (["--epochs", "3", "--steps", "9"], "--epochs and --steps are two ways to say how long to train"),
     ],
 )
@@ -379,3 +379,14 @@ def test_the_command_that_goes_on_keeps_the_steps_of_a_method(gpin, files, tmp_p
 
 def test_the_options_that_have_no_flag_are_options_of_training():
     assert set(ASSIGNED) < set(TrainingConfig.model_fields)
+
+
+def test_a_run_out_of_time_after_divergence_is_not_simply_advised_to_resume():
+    from gpin.cli.train import _has_diverged
+    from gpin.training import History
+    from gpin.training.history import Epoch
+
+    rising = [Epoch(10.0 * n, 9.0 * n, 1.0, score=9.0 * n) for n in range(4)]
+    parting = [Epoch(30 + 10.0 * n, 27 - 2.0 * n, 1.0, score=27 - 2.0 * n) for n in range(1, 8)]
+    assert not _has_diverged(History(rising, 4, paused=True))
+    assert _has_diverged(History([*rising, *parting], 4, paused=True))

@@ -115,3 +115,16 @@ def test_a_schedule_or_stages_that_depend_on_the_number_of_epochs_start_afresh(t
 def test_a_budget_in_steps_goes_on_too(trained):
     trained(steps=6)
     assert "going on after step 6" in trained(steps=12)[3]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--steps", "0"], "--steps must be a positive whole number, got 0"),
+        (["--max-time", "-5s"], "--max-time must be a positive time with a unit, such as 30m, 90s or 1h30m, got '-5s'"),
+        (["--max-time", "0"], "--max-time must be a positive time with a unit, such as 30m, 90s or 1h30m, got '0'"),
+    ],
+)
+def test_a_budget_that_is_not_positive_is_named_by_its_flag(flags, said, capsys):
+    assert main(["train", "digits", *flags]) == 2
+    assert said in capsys.readouterr().err

@@ -66,8 +66,8 @@ def test_training_and_validation_that_part_are_named_once():
     said = [warning_of_overfitting(PARTING[:count]) for count in range(len(PARTING) + 1)]
     assert [sentence is not None for sentence in said] == [False] * 9 + [True, False]
     assert said[9].startswith(
-        "training and validation diverge: since epoch 4 the training ELBO rose from 30.0 to 80.0 nats and the "
-        "validation score fell from 32.0 to 22.0"
+        "training and validation diverge: from epoch 4 to 9 the training ELBO rose from 30.0 to 80.0 nats, but the "
+        "validation score fell from 32.0 to 22.0 nats; the best weights, of epoch 4, are kept"
     )
     assert "\n" not in said[9]
     assert all(name in said[9] for name in ("patience", "augmentation", "weight_decay", "ema", "improve"))
@@ -97,7 +97,7 @@ def test_overfitting_is_said_through_the_channel_of_messages(monkeypatch):
     options = {"epochs": 8, "batch_size": 16, "learning_rate": 3e-3, "progress": False, "tell": said.append}
     gpin.fit(vae, x, x[:20], **options, on_epoch=lambda number, epoch: said.append(number))
     assert [one for one in said if isinstance(one, int)] == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert said[6].startswith("training and validation diverge: since epoch 2 ")  # before the call after epoch 7
+    assert said[6].startswith("training and validation diverge: from epoch 2 to 7 ")  # before the call after epoch 7
     assert len(said) == 9
 
 

@@ -159,14 +159,25 @@ def with_flags(sentence: str) -> str:
         'choose columns with --columns a,b, or set --latent-dim'
         >>> with_flags("leave it out with `exclude=a b`")
         "leave it out with --exclude 'a b'"
+        >>> with_flags("try `weight_decay=0.01`")
+        'try --set weight_decay=0.01'
     """
 
     def flag(match: re.Match[str]) -> str:
+        if match[1] in ASSIGNED:
+            text = f"{match[1]}={'…' if match[2] is None else match[2]}"
+            return f"--set {quoted(text) if QUOTED.search(text) else text}"
         value = "" if match[2] is None else " " + (quoted(match[2]) if QUOTED.search(match[2]) else match[2])
         return "--" + match[1].replace("_", "-") + value
 
     return re.sub(r"`([a-z_]+)(?:=([^`]*))?`", flag, sentence)
 
+
+ASSIGNED = (
+    *("batch_size", "learning_rate", "schedule", "clip_norm", "ema", "weight_decay", "augmentation", "kl_warmup"),
+    "patience",
+)
+"""The options of training that have no flag of their own."""
 
 QUOTED = re.compile(r"[^\w\s@%+=:,./…×-]|\s|^$")
 """What a value must be quoted for in a shell."""

@@ -13,6 +13,7 @@ from cyclopts import Parameter, validators
 from gpin._core.errors import InputError
 from gpin._core.messages import MEANT
 from gpin.cli.base import (
+    ASSIGNED,
     Columns,
     Device,
     Exclude,
@@ -42,12 +43,6 @@ if TYPE_CHECKING:
     from gpin.training import History, TrainingConfig
     from gpin.vae import VAE
 
-ASSIGNED = (
-    *("batch_size", "learning_rate", "schedule", "clip_norm", "ema", "weight_decay", "augmentation", "kl_warmup"),
-    "patience",
-)
-"""The options of training that have no flag of their own."""
-
 Scaling = Literal["auto", "pixels", "standardised", "binary", "none"]
 
 
@@ -60,7 +55,7 @@ def train(
     latent_dim: int | None = None,
     epochs: int | None = None,
     steps: int | None = None,
-    max_time: str | None = None,
+    max_time: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     out: Path = Path("runs"),
     set_: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     config: Path | None = None,
@@ -139,6 +134,8 @@ def train(
         raise InputError(
             f"unexpected {wrong!r}: gpin train takes one data set; options begin with dashes, such as --epochs"
         )
+    if steps is not None and steps < 1:
+        raise InputError(f"`steps` must be a positive whole number, got {steps}")
     flags = {
         "method": method,
         "latent_dim": latent_dim,
@@ -167,7 +164,7 @@ def train(
             tensorboard=tensorboard,
             log=log,
             on_start=beginning,
-            tell=tell,
+            tell=beginning.tell,
         )
     if first_process() and json:
         print_json(_record(run, history, beginning))
@@ -186,7 +183,7 @@ def seconds_of(duration: str) -> float:
     parts = ("0", "0", "0") if found is None else found.groups("0")
     seconds = sum(float(part) * unit for part, unit in zip(parts, (3600.0, 60.0, 1.0), strict=True))
     if not seconds > 0:
-        raise InputError(f"`max_time` must be a duration such as 30m, 90s or 1h30m, got {duration!r}")
+        raise InputError(f"`max_time` must be a positive time with a unit, such as 30m, 90s or 1h30m, got {duration!r}")
     return seconds
 
 
@@ -260,6 +257,12 @@ class Beginning:
             where = f"{min(record['epoch'], training.epochs)} of {training.epochs}"
             print(f"resuming at epoch {where}: {run.folder}", file=sys.stderr)
 
+    def tell(self, sentence: str) -> None:
+        """Print a remark of the library, in which Python's `gpin.improve` becomes the command for this run."""
+        tell(
+            sentence.replace("`gpin.improve`", f"gpin improve {'RUN' if self.folder is None else quoted(self.folder)}")
+        )
+
     def _tell_of_almost(self, run: "Run", data: "DataSet", vae: "VAE", asked: "TrainingConfig") -> None:
         """Say which command would go on with a run that differs in defaults of training only, if there is one."""
         from gpin.runs.going_on import almost
@@ -311,7 +314,9 @@ def _show(run: "Run", history: "History", beginning: Beginning) -> None:
     if history.paused:
         done = f"{len(history.epochs)} of {run.settings.training.epochs} epochs"
         print(f"stopped after {done} because time is up: {run.folder}")
-        print("the same command resumes it")
+        over = _has_diverged(history)
+        advice = f", but the validation score has not risen since epoch {history.best}: other settings may help more"
+        print(f"the same command resumes it{advice if over else ''}")
     else:
         print(f"{'already done' if beginning.state == 'done' else 'done'}: {run.folder}")
     if not history.best:
@@ -328,6 +333,14 @@ def _show(run: "Run", history: "History", beginning: Beginning) -> None:
         print(f"{why}; to go on: {command}")
     if sys.stdout.isatty() and not history.paused:
         print(f"next: gpin evaluate {quoted(run.folder)}")
+
+
+def _has_diverged(history: "History") -> bool:
+    """Whether training and validation have diverged since the best epoch."""
+    from gpin.training.validation import warning_of_overfitting
+
+    later = range(history.best + 1, len(history.epochs) + 1)
+    return any(warning_of_overfitting(history.epochs[:count]) is not None for count in later)
 
 
 def _record(run: "Run", history: "History", beginning: Beginning) -> dict[str, Any]:

@@ -97,15 +97,19 @@ def warning_of_overfitting(epochs: list[Epoch], patient: bool = False) -> str | 
             if now < len(epochs) - 1:
                 return None  # it was said then
             return (
-                f"training and validation diverge: since epoch {best + 1} the training ELBO rose from {then.train:.1f} "
-                f"to {epoch.train:.1f} nats and the validation score fell from {_score(then):.1f} to "
-                f"{_score(epoch):.1f}; so far the best weights are those of epoch {best + 1}; {REMEDY}"
-                + ("" if patient else ", and patience ends it early")
+                f"training and validation diverge: from epoch {best + 1} to {now + 1} the training ELBO rose from "
+                f"{_nats(then.train)} to {_nats(epoch.train)} nats, but the validation score fell from "
+                f"{_nats(_score(then))} to {_nats(_score(epoch))} nats; the best weights, of epoch {best + 1}, are "
+                f"kept; {REMEDY}" + ("" if patient else f"; `patience={2 * PATIENCE}` would end training early")
             )
     return None
 
 
-REMEDY = "augmentation (for images), weight_decay, ema, or gpin.improve afterwards may help"
+REMEDY = "try `weight_decay=0.01`, `ema=0.999`, for images `augmentation=shift`, or `gpin.improve` afterwards"
+
+
+def _nats(value: float) -> str:
+    return f"{value:,.1f}".replace("-", "−")
 
 
 def _score(epoch: Epoch) -> float:
