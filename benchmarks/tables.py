@@ -28,6 +28,8 @@ SELECTION = {
     "IAF (2)": "`iaf`, 2 flows",
     "GP shared basis, shared trunk (default)": "`gp`",
     "GP full, separate towers": "`gp`, the paper's full covariances",
+    "Natural, encoder only": "`natural`, encoder only",
+    "Natural (1 step, default)": "`natural`, 1 step",
     "SA (4)": "`sa`, 4 steps as in the paper",
     "VLAE (4), dense decoder": "`vlae`, 4 steps, dense decoder",
 }
