@@ -9,7 +9,7 @@ import pytest
 from cli.conftest import SMALL, random_table
 from scipy import stats
 
-from gpin.runs import ScoredRuns, evaluate_run, evaluate_runs, open_run
+from gpin.runs import ScoredRuns, evaluate_run, evaluate_runs, open_run, run_settings, train
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,20 @@ def test_all_runs_have_the_same_new_instances(pair, new):
     assert volumes[0] != volumes[2]
     means = [one.log_likelihood.mean - volume for one, volume in zip(found.scores, volumes, strict=True)]
     assert [one.mean for one in differences[1:]] == pytest.approx([means[1] - means[0], means[2] - means[0]], abs=1e-4)
+
+
+def test_differences_of_tables_with_labels_and_missing_values_are_those_of_the_log_likelihoods(tmp_path):
+    rng = np.random.default_rng(0)
+    path = tmp_path / "mixed.csv"
+    rows = [f"{'xyz'[i % 3]},{'' if i % 4 == 0 else rng.normal(5, 3):.5},{rng.poisson(3)}" for i in range(60)]
+    path.write_text("\n".join(["s,a,k", *rows]) + "\n")
+    runs = [
+        train(path, run_settings({"method": "vae", "latent_dim": dim, "epochs": 1}), out=tmp_path, progress=False)[0]
+        for dim in (1, 2)
+    ]
+    found = evaluate_runs(runs, samples=5, part="train")
+    ours, theirs = (one.log_likelihood.values.double() for one in (found.scores[1], found.scores[0]))
+    assert found.difference(1).mean == pytest.approx((ours - theirs).mean().item(), abs=1e-6)  # they scale alike
 
 
 def test_densities_and_probabilities_are_not_compared():

@@ -57,6 +57,7 @@ class Evaluation:
         sandwich: Bounds of log p(x) from both sides on simulated instances, if they were asked for.
         gaps: The split of the inference gap, if it was asked for.
         rows: The numbers of the instances in the data, `(n,)`.
+        log_volume: log p(x) − log p(value) of each instance, `(n,)` in float64 on the CPU, or one number for all.
     """
 
     log_likelihood: LogLikelihood
@@ -65,10 +66,16 @@ class Evaluation:
     sandwich: Sandwich | None = None
     gaps: GapSplit | None = None
     rows: np.ndarray | None = None
+    log_volume: float | Tensor = 0.0
+
+    @property
+    def in_data_units(self) -> Tensor:
+        """log p(value) of every instance in nats, `(n,)`, for comparisons of runs that scale data differently."""
+        return self.columns[self._prefix + "log_likelihood"] - self.log_volume
 
     @property
     def bits(self) -> Tensor:
-        """−log₂ p(value) / D of every instance, `(n,)`, in the units of the data."""
+        """−log₂ p(value) / D of every instance with D observed variables, `(n,)`, in the units of the data."""
         return self.columns[self._prefix + "bits_per_dim"]
 
     @property
@@ -166,11 +173,13 @@ def evaluate(
     options: dict[str, Any] = {"steps": steps, "tolerance": tolerance, "max_steps": max_steps}
     if estimator != "importance":
         options |= {"estimator": estimator, **annealing}
-    likelihoods, bounds, columns = [], [], []
+    likelihoods, bounds, columns, volumes = [], [], [], []
     # One stream of noise for each, so that none depends on how much noise the others draw.
     likelihood_noise, bound_noise, other_noise = (_Noise(check_seed(seed)) for _ in range(3))
     for _, batch in numbered_batches(rows, on_batch):
         x = vae.check(batch)
+        volume = log_volume(vae.values(x)) if callable(log_volume) else log_volume
+        volumes.append(torch.as_tensor(volume).double().cpu().expand(len(x)))
         with likelihood_noise.resumed():
             likelihoods.append(vae.log_likelihood(x, samples, proposal, **options))
         with bound_noise.resumed(), torch.no_grad():
@@ -187,12 +196,16 @@ def evaluate(
                 gaps=known_gaps(vae, x, steps if proposal == "encoder" and not annealed else None)
                 if tolerance is None
                 else {},
-                log_volume=log_volume(vae.values(x)) if callable(log_volume) else log_volume,
+                log_volume=volume,
             )
             columns.append(measurement.columns())
     terms = [torch.cat([getattr(part, name) for part in bounds]) for name in ("reconstruction", "kl", "weight_kl")]
     return Evaluation(
-        LogLikelihood.join(likelihoods), ELBO(*terms), with_derived(join_columns(columns)), rows=rows.rows
+        LogLikelihood.join(likelihoods),
+        ELBO(*terms),
+        with_derived(join_columns(columns)),
+        rows=rows.rows,
+        log_volume=torch.cat(volumes),
     )
 
 

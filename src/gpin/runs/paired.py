@@ -1,6 +1,5 @@
 """Several runs scored on the same instances, with the paired differences of their log-likelihoods."""
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -67,8 +66,7 @@ class ScoredRuns:
         """
         if not i or self.obstacle(i) is not None:
             return None
-        ours, theirs = (_in_data_units(self.runs[k], self.scores[k]) for k in (i, 0))
-        return paired_difference(ours, theirs)
+        return paired_difference(self.scores[i].in_data_units.numpy(), self.scores[0].in_data_units.numpy())
 
     @property
     def remarks(self) -> list[str]:
@@ -118,11 +116,6 @@ def _densities(run: Run) -> dict[str, bool] | bool:
         return run.model.density if run.columns is None else dict.fromkeys(run.columns, run.model.density)
     kinds = (column.kind for column in run.scaling.columns)
     return {name: kind in DENSITIES for name, kind in zip(run.column_names, kinds, strict=True)}
-
-
-def _in_data_units(run: Run, scores: Evaluation) -> np.ndarray:
-    """log p(value) of every instance, `(n,)`, so that runs that scale the same data differently can be compared."""
-    return scores.bits.numpy() * (-math.prod(run.model.shape) * math.log(2))
 
 
 def _mean(found: PairedDifference | None) -> str:
