@@ -12,6 +12,7 @@ from gpin._core.errors import InputError, TrainingError
 from gpin.experiments import ModelComparison, comparison
 from gpin.experiments.execution import worker
 from gpin.inference import METHODS, GaussianEncoder
+from gpin.runs.rows import random_rows
 
 TINY = {"epochs": 1, "batch_size": 32, "architecture.width": 8, "samples": 25, "executor": "serial"}
 
@@ -155,6 +156,35 @@ class ToyEncoder(GaussianEncoder):
     label = "Toy method"
 
 
+def test_tables_with_missing_values_and_conditions_have_the_bits_of_their_runs(tmp_path):
+    rng = np.random.default_rng(0)
+    path = tmp_path / "table.csv"
+    rows = [f"{'' if i % 4 == 0 else rng.normal(5, 3):.5},{rng.normal():.5f},{'xy'[i % 2]}" for i in range(80)]
+    path.write_text("\n".join(["a,b,s", *rows]) + "\n")
+    asked = {**TINY, "seeds": 2, "given": ["s"], "limit": 4, "new_splits": True}
+    for record in gpin.compare(path, "vae", [1, 2], out=tmp_path / "out", **asked).records():
+        bits = []
+        for folder in record["runs"]:
+            run, vae = gpin.open_run(folder), gpin.open_run(folder).load()
+            test = run.data().test
+            chosen = random_rows(test, 4, 0)
+            values = vae.log_likelihood(chosen[:], 25, "refined").values.double()
+            observed = ~chosen.plain[:].isnan()
+            volume = (observed * torch.tensor(run.scaling.scale).log()).sum(1)
+            bits.append((-(values - volume) / observed.sum(1) / np.log(2)).mean().item())
+        assert record["bits_per_dim"] == pytest.approx(np.mean(bits), abs=0.02)  # the same but for the noise
+
+
+def test_the_data_is_read_as_in_training(tmp_path):
+    path = tmp_path / "table.csv"
+    rng = np.random.default_rng(0)
+    path.write_text("a,k\n" + "".join(f"{rng.normal():.3f},{rng.poisson(3)}\n" for _ in range(80)))
+    options = {"epochs": 1, "out": tmp_path / "out"}
+    assert ModelComparison(path, "vae", [1, 2], **options).data.scaling.columns
+    plain = ModelComparison(path, "vae", [1, 2], likelihood="gaussian", **options).data.scaling
+    assert (plain.kind, plain.columns) == ("standardised", ())
+
+
 def test_a_method_from_outside_needs_this_process(values, tmp_path, monkeypatch):
     monkeypatch.setitem(METHODS, "toy", ToyEncoder)
     with pytest.raises(InputError, match="registered only in this process"):
@@ -197,6 +227,15 @@ def test_a_training_that_fails_is_told_and_the_others_are_shown(values, tmp_path
         ({"steps": 2}, "'steps' is an option of natural but not of vae: write natural.steps"),
         ({"gp.covariance": "full"}, "'gp.covariance' is an option of gp, which is not among the methods compared"),
         ({"natural.stepz": 2}, "there is no option 'stepz' for method 'natural'"),
+        (
+            {"vae.scaling": "none"},
+            "'vae.scaling' cannot be set for one method alone: models are compared with the same",
+        ),
+        ({"methods": {"vae": {"likelihood": "laplace"}, "gp": {}}}, "'vae.likelihood' cannot be set for one method"),
+        ({"natural.likelihood.variance": "analytic"}, "'natural.likelihood.variance' cannot be set for one method"),
+        ({"vae.columns": ["a"]}, "'vae.columns' cannot be set for one method"),
+        ({"vae.limit": 20}, "'vae.limit' cannot be set for one method"),
+        ({"vae.split_seed": 1}, "'vae.split_seed' cannot be set for one method"),
         ({"lerning_rate": 2}, "there is no option 'lerning_rate' for method 'vae': did you mean 'learning_rate'"),
         ({"method": "gp"}, "'method' cannot be an option of all models"),
         ({"columns": ["a"]}, "`columns` is for reading files and does not apply to an array"),

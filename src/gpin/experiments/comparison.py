@@ -20,7 +20,7 @@ from gpin._core.inputs import as_tensor, whole_number
 from gpin._core.messages import Tell, to_stderr
 from gpin._core.seeding import seeded
 from gpin._core.threads import threads as use_threads
-from gpin.data import Source, SourceConfig, open_source, split_and_scale
+from gpin.data import DataConfig, Source, SourceConfig, open_source, split_and_scale
 from gpin.data.arrays import instances
 from gpin.evaluation.timing import inference_times
 from gpin.experiments.analysis.models import ModelResult, ModelTable, model_name, training_of
@@ -83,7 +83,8 @@ class ModelComparison:
         limit: Score at most this many test instances, chosen at random; None scores all.
         out: The folder in which comparisons are stored, each in a folder named after its data.
         options: Options of the data, the training and all methods, as in `run_settings`, such as `epochs=20`. Those of
-            one method have its name before a dot: `{"natural.steps": 2}`.
+            one method have its name before a dot: `{"natural.steps": 2}`; those of the data, the scaling and the
+            likelihood are the same for all.
     """
 
     def __init__(
@@ -114,12 +115,13 @@ class ModelComparison:
             for dim in self.latent_dims
             for method in self.methods
         }
-        first = next(iter(settings.values())).data
+        first = next(iter(settings.values()))
         folder = as_path(out, "the folder of comparisons")
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder} is a file, but the folder of comparisons must be a folder")
-        self.source, self._given = _opened(data, folder, first.source)
-        self.data = split_and_scale(self.source, first)  # every value is checked here, before anything is trained
+        self.source, self._given = _opened(data, folder, first.data.source)
+        # Every value is checked here, before anything is trained.
+        self.data = split_and_scale(self.source, first.data, detect=first.model.mixed)
         fingerprint = self.source.fingerprint()
         self.store = Store(folder / f"{self.source.name}-{fingerprint[:8]}")
         self.cells = [
@@ -216,9 +218,7 @@ class ModelComparison:
             if record is None:
                 continue
             run = open_run(self.store.runs / record["run"])
-            volume = run.log_volume
-            volume = volume(self.data.test[:]).mean().item() if callable(volume) else volume
-            training = training_of(run.folder, record, self.store.scores(cell.job), volume)
+            training = training_of(run.folder, record, self.store.scores(cell.job))
             key = cell.method, cell.latent_dim
             known = found.get(key) or ModelResult(*key, {}, times.get(model_name(*key)))
             found[key] = replace(known, trainings={**known.trainings, cell.seed: training})
@@ -394,6 +394,7 @@ def _settings(method: str, dim: int, options: Mapping[str, Any], methods: Sequen
         if dot and owner in METHODS:
             if owner not in methods:
                 raise InputError(f"{key!r} is an option of {owner}, which is not among the methods compared")
+            _check_own(owner, name)
             if owner == method:
                 chosen[name] = value
         elif key in ("method", "methods", "latent_dim"):
@@ -404,6 +405,17 @@ def _settings(method: str, dim: int, options: Mapping[str, Any], methods: Sequen
     settings = run_settings({"method": method, "latent_dim": dim, **chosen})
     settings.model.check()
     return settings
+
+
+def _check_own(method: str, name: str) -> None:
+    """Raise InputError for an option of one method that would give it other data or other units than the others."""
+    data = {*SourceConfig.model_fields, *DataConfig.model_fields, "split_seed"} - {"seed"}
+    own = METHODS[method].Options.model_fields
+    if name not in own and (name in data or name.partition(".")[0] == "likelihood"):
+        raise InputError(
+            f"'{method}.{name}' cannot be set for one method alone: models are compared with the same data, scaling "
+            "and likelihood"
+        )
 
 
 def _check_shared(key: str, methods: Sequence[str]) -> None:

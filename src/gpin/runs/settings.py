@@ -50,6 +50,11 @@ class ModelSettings(Config):
     likelihood: dict[str, Any] | None = None
     architecture: dict[str, Any] = Field(default_factory=dict)
 
+    @property
+    def mixed(self) -> bool:
+        """Whether columns of a table may be of different kinds."""
+        return not self.likelihood or self.likelihood.get("kind") == "mixed"
+
     def check(self) -> None:
         """Raise InputError for an unknown method, likelihood or architecture, or unknown options of the first two.
 

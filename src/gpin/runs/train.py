@@ -75,7 +75,7 @@ def train(
     skipped = skipped_files(source)
     if skipped is not None and processes.first:
         tell(skipped)
-    parts = split_and_scale(source, settings.data, detect=(settings.model.likelihood or MIXED).get("kind") == "mixed")
+    parts = split_and_scale(source, settings.data, detect=settings.model.mixed)
     settings = settings.model_copy(update={"training": settings.training.resolved(len(parts.train))})
     first = None if start is None else _started_from(as_path(start, "the start"), tell)
     model = settings.model

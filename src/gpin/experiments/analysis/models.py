@@ -20,6 +20,8 @@ __all__ = ["ModelResult", "ModelTable", "Training", "model_name", "training_of"]
 
 SCORE = SCORES[REFINED + "log_likelihood"]
 """The score by which models are compared: it measures the model and hardly depends on the encoder."""
+BITS = REFINED + "bits_per_dim"
+"""The name of the same score in bits per dimension; comparisons of earlier versions did not store it."""
 
 
 def model_name(method: str, latent_dim: int) -> str:
@@ -40,13 +42,11 @@ class Training:
         run: The folder of the run.
         record: The result of its job, see `gpin.experiments.execution.worker.run_job`.
         columns: The scores of every scored instance by name, and `instance`, its number.
-        log_volume: See `Run.log_volume`.
     """
 
     run: Path
     record: Mapping[str, Any]
     columns: Columns
-    log_volume: float = 0.0
 
     def score(self, name: str) -> np.ndarray:
         """The values of a score, `(n,)`."""
@@ -117,8 +117,7 @@ class ModelResult:
         """The numbers, ready for JSON except that unknown ones are NaN."""
         trainings = list(self.trainings.values())
         first = trainings[0]
-        size = math.prod(first.record["model"]["shape"]) * math.log(2)
-        bits = [-(one.score(SCORE.name).mean() - one.log_volume) / size for one in trainings]
+        bits = [one.score(BITS).mean() if BITS in one.columns else math.nan for one in trainings]
         return {
             "method": self.method,
             "latent_dim": self.latent_dim,
@@ -309,10 +308,10 @@ def _interval(found: RepeatedMean) -> str:
     return f"{difference(found.mean, plus=True)} [{difference(found.low)}, {difference(found.high)}]"
 
 
-def training_of(run: Path, record: Mapping[str, Any], scores: Path, log_volume: float) -> Training:
+def training_of(run: Path, record: Mapping[str, Any], scores: Path) -> Training:
     """A training from the files of its job: the scores of every instance, and those that can be derived from them."""
     from pyarrow import parquet
 
     table = parquet.read_table(scores)
     columns = {name: torch.from_numpy(table[name].to_numpy().copy()) for name in table.column_names}
-    return Training(run, record, with_derived(columns), log_volume)
+    return Training(run, record, with_derived(columns))

@@ -1,7 +1,7 @@
 """Jobs: the plain description of one training and its scores."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -33,6 +33,8 @@ trainings of a VAE that were compared, both rules chose the same epoch."""
 
 OWN = -1
 """The number of steps in a store that stands for the method's own posterior."""
+
+LogVolume = float | Callable[[Tensor], Tensor]
 
 
 class Scoring(Config):
@@ -99,35 +101,38 @@ def annealed_estimate(vae: VAE, x: Tensor, scoring: Scoring) -> LogLikelihood | 
     return vae.log_likelihood(x, estimator="annealed", temperatures=scoring.temperatures)
 
 
-def score_instances(vae: VAE, rows: Rows, scoring: Scoring) -> Mapping[str, Any]:
+def score_instances(vae: VAE, rows: Rows, scoring: Scoring, log_volume: LogVolume | None = None) -> Mapping[str, Any]:
     """The scores of every instance as the columns of a table, each `(n,)`.
 
     `instance` is the number of the instance in the test part. The other columns are those of
     `gpin.evaluation.scores.SCORES` that can be measured from the log-likelihoods with proposals of the encoder and
     with refined ones, from the uncertainty of methods that have one, and from annealed chains and the grid if `scoring`
-    asks for them.
+    asks for them. With the log volume of the scaling, see `Run.log_volume`, the bits per dimension are among them.
 
     If `scoring` has numbers of steps, the table has n rows for the method's own posterior, in which the column `steps`
     is -1, followed by n rows for the posterior after each number of steps. If not all instances are scored closely,
     the others follow in the same way, and the scores that they lack are NaN.
     """
     close = random_rows(rows, scoring.closely, scoring.seed)
-    tables = _score_rows(vae, close, scoring, closely=True, first_batch=0)
+    tables = _score_rows(vae, close, scoring, log_volume, closely=True, first_batch=0)
     rest = rows.chosen(np.flatnonzero(~np.isin(rows.rows, close.rows)))
     if len(rest):
         first = math.ceil(len(close) / BATCH)
-        tables += _score_rows(vae, rest, scoring, closely=False, first_batch=first)
+        tables += _score_rows(vae, rest, scoring, log_volume, closely=False, first_batch=first)
     return {name: values.numpy() for name, values in join_columns(tables).items()}
 
 
 @torch.no_grad()
-def _score_rows(vae: VAE, rows: Rows, scoring: Scoring, closely: bool, first_batch: int) -> list[dict[str, Tensor]]:
+def _score_rows(
+    vae: VAE, rows: Rows, scoring: Scoring, log_volume: LogVolume | None, closely: bool, first_batch: int
+) -> list[dict[str, Tensor]]:
     """The columns of :func:`score_instances` for some instances, one table for each posterior.
 
     Arguments:
         vae: The model.
         rows: The instances.
         scoring: How they are scored.
+        log_volume: The log volume of the scaling, if it is known.
         closely: Whether they are scored by refined proposals, annealed chains and the grid too.
         first_batch: The number of the first batch, which determines its noise.
     """
@@ -135,6 +140,7 @@ def _score_rows(vae: VAE, rows: Rows, scoring: Scoring, closely: bool, first_bat
     parts: dict[int | None, list[dict[str, Tensor]]] = {steps: [] for steps in posteriors}
     for number, batch in enumerate(batches(rows), first_batch):
         x, seed = vae.check(batch), scoring.seed + 2 * number
+        volume = log_volume(vae.values(x)) if callable(log_volume) else log_volume
         with seeded(seed + 1):
             refined = vae.log_likelihood(x, scoring.samples, "refined") if closely else None
         with seeded(seed + 1):
@@ -152,6 +158,7 @@ def _score_rows(vae: VAE, rows: Rows, scoring: Scoring, closely: bool, first_bat
                     uncertainty=vae.uncertainty(x) if vae.inference.has_uncertainty else None,
                     gaps=known_gaps(vae, x, steps),
                     grid=grid_scores(vae, x) if scoring.grid and closely and steps is None else None,
+                    log_volume=volume,
                 )
                 parts[steps].append(measurement.columns())
     tables = []

@@ -63,7 +63,8 @@ def run_job(store: Store, job: Job) -> None:
     )
     began = time.perf_counter()
     rows = random_rows(data[0].test, job.scoring.instances, job.scoring.seed)
-    scores = score_instances(vae, rows, job.scoring)
+    volume = None if job.location is None else run.log_volume  # the columns of benchmark sets stay as they are
+    scores = score_instances(vae, rows, job.scoring, volume)
     record = {
         "model": run.model.model_dump(mode="json"),
         "fingerprint": run.fingerprint,
