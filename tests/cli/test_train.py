@@ -190,7 +190,7 @@ def test_tensorboard_device_and_how_often_checkpoints_are_written(gpin, files, t
     monkeypatch.setattr(Checkpoints, "write", count)
     command = ["train", files / "table.csv", *SMALL, "--epochs", "3", "--device", "cpu", "--json"]
     rare = json.loads(gpin(*command, "--out", tmp_path / "rare", "--checkpoint-seconds", "1000").out)["run"]
-    assert written == [0, 3]  # before the first step and at the end
+    assert written == [0, 3, 4]  # before the first step, the last state, and the best weights
     written.clear()
     often = gpin(*command, "--out", tmp_path / "often", "--checkpoint-seconds", "0", "--tensorboard")
     often = json.loads(often.out)["run"]
@@ -313,8 +313,8 @@ def test_the_budget_is_said_and_recorded_and_the_command_that_continues_can_be_p
     assert json.loads(gpin(*command, "--json").out)["continue"] == longer.replace(" --steps", " --json --steps")
     again = gpin(*shlex.split(longer)[1:])
     assert again.code == 0
-    assert f"going on after step 3 of {folder}" in again.err
-    assert "resuming at epoch 2 of 4" in again.err
+    assert f"going on after step 4 of {folder}" in again.err
+    assert "resuming at epoch 3 of 4" in again.err
     assert "of 4 by its validation score" in again.out
 
 
