@@ -59,6 +59,8 @@ class VAEConfig(Config):
     observed.
     """
 
+    later = ("encoder", "decoder", "condition", "missing")
+
     shape: tuple[int, ...]
     method: str = "gp"
     latent_dim: int = Field(default=10, ge=1)
@@ -101,10 +103,10 @@ class VAEConfig(Config):
 
         It is the record of earlier versions where the model is one that they could build.
         """
-        added, former = ("encoder", "decoder", "condition", "missing"), _former_options(self.method).items()
+        former = _former_options(self.method).items()
         options = {name: value for name, value in self.options.items() if (name, value) not in former}
         return {
-            **{name: value for name, value in handler(self).items() if name not in added or value not in (None, False)},
+            **self.without_unused(handler(self)),
             "options": options or self.options,  # a record without options stands for the defaults
             "likelihood": self.likelihood.record(),
             "architecture": self.architecture.record(),

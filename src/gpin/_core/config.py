@@ -51,6 +51,10 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    later: ClassVar[tuple[str, ...]] = ()
+    """Options that were added after records had been stored. A record has them only if they are used, so that files and
+    identities of what earlier versions could do stay the same; see :meth:`without_unused`."""
+
     @classmethod
     def parse(cls, options: Mapping[str, Any], what: str) -> Self:
         """Check options and make a config of them; `what` names their owner in errors, such as "method 'gp'"."""
@@ -63,6 +67,11 @@ class Config(BaseModel):
         """The names of the options that differ from their defaults."""
         fields = type(self).model_fields.items()
         return [name for name, field in fields if getattr(self, name) != field.get_default(call_default_factory=True)]
+
+    def without_unused(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """A record of the options without those of `later` that have their defaults."""
+        unused = set(self.later) - set(self.changed())
+        return {name: value for name, value in record.items() if name not in unused}
 
     @classmethod
     def _sentence(cls, error: ValidationError, what: str) -> str:

@@ -46,6 +46,8 @@ class Scaling(Config):
         missing: Whether NaN stands for missing values in the data.
     """
 
+    later = ("axis", "columns", "missing")
+
     kind: Literal["pixels", "standardised", "binary", "none", "columns"]
     offset: tuple[float, ...] = Field(default=(0.0,), min_length=1)
     scale: tuple[float, ...] = Field(default=(1.0,), min_length=1)
@@ -62,8 +64,7 @@ class Scaling(Config):
     @model_serializer(mode="wrap")
     def _record(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """The scaling as it is stored in files, without what earlier versions did not have unless it is used."""
-        later = ("axis", "columns", "missing")
-        return {name: value for name, value in handler(self).items() if name not in later or name in self.changed()}
+        return self.without_unused(handler(self))
 
     def apply(self, values: np.ndarray) -> Tensor:
         """Convert values in the units of the data, `(..., *shape)`, to those of the model.

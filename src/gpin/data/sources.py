@@ -37,10 +37,6 @@ FINGERPRINT_ROWS = 4096
 """The number of rows that a fingerprint includes of larger data."""
 
 
-LATER = ("skip_damaged", "given", "exclude", "kinds")
-"""Options that were added after runs had been stored: unless they are used, they are no part of a run's identity."""
-
-
 class SourceConfig(Config):
     """How data is read; InputError is raised for an option that does not apply to the data.
 
@@ -58,6 +54,8 @@ class SourceConfig(Config):
             detected.
     """
 
+    later = ("skip_damaged", "given", "exclude", "kinds")
+
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
     key: str | None = None
     size: tuple[PositiveInt, PositiveInt] | None = None
@@ -69,9 +67,8 @@ class SourceConfig(Config):
 
     @model_serializer(mode="wrap")
     def _record(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        """The options; in files, and in the identity of a run, without `LATER` ones that have their defaults."""
-        unused = set(LATER) - set(self.changed()) if info.mode == "json" else set()
-        return {name: value for name, value in handler(self).items() if name not in unused}
+        """The options; in files, and in the identity of a run, without those of `later` that have their defaults."""
+        return self.without_unused(handler(self)) if info.mode == "json" else handler(self)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,9 +22,6 @@ from gpin.training.augmentation import Augmentation
 
 __all__ = ["AUTO", "CHOSEN", "TrainingConfig"]
 
-LATER = ("weight_decay", "augmentation", "kl_warmup", "steps")
-"""Options that were added after runs had been stored: unless they are used, they are no part of a run's identity."""
-
 AUTO: Literal["auto"] = "auto"
 """The value of an option that is chosen by the size of the data, see :meth:`TrainingConfig.resolved`."""
 
@@ -79,6 +76,7 @@ class TrainingConfig(Config):
     """
 
     model_config = ConfigDict(strict=True)  # "2" is not 2, and True is not 1
+    later = ("weight_decay", "augmentation", "kl_warmup", "steps")
 
     epochs: int = Field(default=50, ge=1)
     steps: int | None = Field(default=None, ge=1)
@@ -123,9 +121,8 @@ class TrainingConfig(Config):
 
     @model_serializer(mode="wrap")
     def _record(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        """The options; in files, and in the identity of a run, without those of `LATER` that have their defaults."""
-        unused = set(LATER) - set(self.changed()) if info.mode == "json" else set()
-        options = {name: value for name, value in handler(self).items() if name not in unused}
+        """The options; in files, and in the identity of a run, without those of `later` that have their defaults."""
+        options = self.without_unused(handler(self)) if info.mode == "json" else handler(self)
         return {**options, **dict.fromkeys(self.auto, AUTO)}
 
     def resolved(self, size: int, batches: int | None = None) -> Self:
