@@ -19,7 +19,20 @@ from gpin.distributions.base import (
 __all__ = ["CholeskyNormal", "LowRankNormal", "PrecisionNormal", "ReflectedNormal", "as_normal"]
 
 
-class CholeskyNormal(LatentNormal):
+class CorrelatedNormal(LatentNormal):
+    """Base class of Gaussians that store their mean, `loc`, `(..., d)`, and their covariance in a form of their own."""
+
+    def __init__(self, mean: Tensor) -> None:
+        self.loc = mean
+        super().__init__(mean.shape[:-1], mean.shape[-1:], validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean, `(..., d)`."""
+        return self.loc
+
+
+class CholeskyNormal(CorrelatedNormal):
     """N(mean, Σ), parametrised by the Cholesky factor L of the covariance, Σ = L Lᵀ.
 
     Arguments:
@@ -34,13 +47,8 @@ class CholeskyNormal(LatentNormal):
     """
 
     def __init__(self, mean: Tensor, factor: Tensor, log_scale: Tensor | None = None) -> None:
-        self.loc, self.factor, self._log_scale = mean, factor, log_scale
-        super().__init__(mean.shape[:-1], mean.shape[-1:], validate_args=False)
-
-    @property
-    def mean(self) -> Tensor:
-        """The mean, `(..., d)`."""
-        return self.loc
+        super().__init__(mean)
+        self.factor, self._log_scale = factor, log_scale
 
     @property
     def log_scale(self) -> Tensor:
@@ -91,7 +99,7 @@ class CholeskyNormal(LatentNormal):
         return 0.5 * (squares - self.event_shape[0]) - self.log_scale.sum(-1)
 
 
-class LowRankNormal(LatentNormal):
+class LowRankNormal(CorrelatedNormal):
     """N(mean, D (I + U Uᵀ) D) with D = diag(scale) and U of few columns.
 
     Arguments:
@@ -106,13 +114,8 @@ class LowRankNormal(LatentNormal):
     """
 
     def __init__(self, mean: Tensor, scale: Tensor, directions: Tensor) -> None:
-        self.loc, self.scale, self.directions = mean, scale, directions
-        super().__init__(mean.shape[:-1], mean.shape[-1:], validate_args=False)
-
-    @property
-    def mean(self) -> Tensor:
-        """The mean, `(..., d)`."""
-        return self.loc
+        super().__init__(mean)
+        self.scale, self.directions = scale, directions
 
     @property
     def covariance_matrix(self) -> Tensor:
@@ -174,7 +177,7 @@ class LowRankNormal(LatentNormal):
         return 0.5 * (squares - self.event_shape[0]) - self._log_det()
 
 
-class PrecisionNormal(LatentNormal):
+class PrecisionNormal(CorrelatedNormal):
     """N(mean, Λ⁻¹), parametrised by the Cholesky factor L of the precision, Λ = L Lᵀ.
 
     Arguments:
@@ -188,13 +191,8 @@ class PrecisionNormal(LatentNormal):
     """
 
     def __init__(self, mean: Tensor, factor: Tensor) -> None:
-        self.loc, self.factor = mean, factor
-        super().__init__(mean.shape[:-1], mean.shape[-1:], validate_args=False)
-
-    @property
-    def mean(self) -> Tensor:
-        """The mean, `(..., d)`."""
-        return self.loc
+        super().__init__(mean)
+        self.factor = factor
 
     @property
     def covariance_matrix(self) -> Tensor:
