@@ -12,6 +12,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 import tables
@@ -167,12 +168,10 @@ def _flat(x: np.ndarray) -> np.ndarray:
 def measure(task: Task, seed: int) -> list[dict[str, object]]:
     """The area under the ROC curve of every score on every set of anomalies."""
     detectors = [gpin_scores, forest_scores]
-    try:
-        import pyod  # noqa: F401
-
-        detectors.append(pyod_scores)
-    except ImportError:
+    if find_spec("pyod") is None:
         print("pyod is not installed: its VAE is left out")
+    else:
+        detectors.append(pyod_scores)
     found: list[dict[str, object]] = []
     for fit in detectors:
         score = fit(task, seed)

@@ -63,10 +63,10 @@ class GPVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Bas
             at least 10 epochs, or None if `epochs` is a number.
         training: Further options of training as in `gpin.fit`, such as {"schedule": "cosine", "weight_decay": 0.1}.
         samples: K, the number of importance samples per row for `score_samples` and `score`.
-        contamination: The share of outliers in the X given to `fit`, above 0 and at most 0.5: `predict` then calls this
-            share of its rows outliers. "auto" calls a row an outlier if its log-likelihood is below the lower quartile
-            of that of the held-out rows by more than 1.5 times their interquartile range; of all rows, if fewer than 20
-            are held out. A number makes `fit` slower, because all rows are scored.
+        contamination: The proportion of outliers in the X given to `fit`, above 0 and at most 0.5, which sets the
+            threshold of `predict`. With "auto", the threshold is Q₁ − 1.5 (Q₃ − Q₁), where Q₁ and Q₃ are the quartiles
+            of the log-likelihoods of the held-out rows, or of all rows if fewer than 20 are held out. A number makes
+            `fit` slower, because all rows are scored.
         conditional: Whether the model is conditional on y, p(x|z, y): `fit` and all methods then need the y of their
             rows, see `VAE.check`. In a pipeline, only the methods that pass y on can be used.
         dtype: The precision of the network, "float32" or "float64", with which training took 1.4 to 3.9 times as long.

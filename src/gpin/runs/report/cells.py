@@ -26,11 +26,7 @@ def shown(scaling: Scaling, column: int, value: float, spread: float) -> str:
     """A value as text: the name of a level, a whole number, or a number at the precision of the column's spread."""
     if not np.isfinite(value):
         return "—"
-    if scaling.columns:
-        cell = scaling.columns[column].decoded(np.array([value]))
-        if cell.dtype.kind != "f":
-            return str(cell[0])
-    return number(value, spread)
+    return scaling.label(column, value) or number(value, spread)
 
 
 def summed_up(scaling: Scaling, column: int, values: np.ndarray, spread: float) -> str:
