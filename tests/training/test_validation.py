@@ -73,6 +73,13 @@ def test_training_and_validation_that_part_are_named_once():
     assert all(name in said[9] for name in ("patience", "augmentation", "weight_decay", "ema", "improve"))
 
 
+def test_late_in_training_a_better_epoch_may_take_longer_to_come():
+    rising = [epoch(10.0 * n, 9.0 * n) for n in range(31)]
+    parting = [*rising, *(epoch(300 + 10.0 * n, 270 - 2.0 * n) for n in range(1, 12))]
+    said = [warning_of_overfitting(parting[:count]) is not None for count in range(len(parting) + 1)]
+    assert said.index(True) == 31 + 10  # a third of the 30 epochs before the best
+
+
 @pytest.mark.parametrize(
     "epochs",
     [

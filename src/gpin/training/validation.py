@@ -76,9 +76,9 @@ def _means(
 def warning_of_overfitting(epochs: list[Epoch], patient: bool = False) -> str | None:
     """A sentence after the first epoch at which training and validation diverge; None after all others.
 
-    They part when the validation score has been below its best for `PATIENCE` epochs, notably in the last, while the
-    training ELBO has notably risen, and lies above the validation ELBO by more than in the best epoch. Only the present
-    stage of training counts. Patience is recommended unless training has it.
+    They part when the validation score has been below its best for `PATIENCE` epochs, and a third as many as it took to
+    reach it, notably in the last, while the training ELBO has notably risen, and lies above the validation ELBO by more
+    than in the best epoch. Only the present stage of training counts. Patience is recommended unless training has it.
     """
     if not epochs:
         return None
@@ -89,7 +89,7 @@ def warning_of_overfitting(epochs: list[Epoch], patient: bool = False) -> str | 
         if _score(epoch) >= _score(then):
             best = now
         elif (
-            now - best >= PATIENCE
+            now - best >= max(PATIENCE, (best - first) // 3)  # late in training, a better epoch takes longer to come
             and _score(then) - _score(epoch) > NOTABLE
             and epoch.train - then.train > NOTABLE
             and epoch.train - epoch.validation > max(0.0, then.train - then.validation)
