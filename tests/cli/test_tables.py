@@ -94,6 +94,7 @@ def test_samples_contain_only_values_of_the_kinds(gpin, run, tmp_path):
     for noise in (["--noise"], []):
         said = gpin("sample", run, "-o", tmp_path / "a.csv", "--count", 60, *noise)
         assert said.code == 0, said.err
+        assert ("vary less than the data; --noise draws them instead" in said.err) == (not noise)
         found = read(tmp_path / "a.csv")
         assert list(found) == ["colour", "size", "visits", "member", "income"]
         assert set(found["colour"]) <= COLOURS

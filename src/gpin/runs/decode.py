@@ -64,6 +64,11 @@ def sample_to_file(
     ending = check_output(out, _content(run), run.location, tell=tell)
     vae = run.load(tell).to(device_named(device))
     y = _one_condition(run, given)
+    if run.scaling.columns and not noise:
+        tell(
+            "each row holds the expected or most probable values for its code, which vary less than the data; `noise` "
+            "draws them instead"
+        )
     draws = sample_rows(vae, count, noise=noise, seed=seed, y=y)
     if ending == ".png":
         write_whole(out, picture(torch.cat(list(draws)), run.scaling))
