@@ -21,6 +21,7 @@ __all__ = [
     "ConvolutionalOptions",
     "FewChannels",
     "ImageOptions",
+    "OneChannel",
     "halved_sizes",
     "matched_width",
     "upsampling",
@@ -143,7 +144,7 @@ def upsampling(before: int, after: int, size: tuple[int, int]) -> nn.ConvTranspo
     """A 4×4 transposed convolution of stride 2 to images of this size."""
     # Where the trunk rounded an odd size down, output_padding restores the missing pixel (3 → 7).
     odd = (size[0] % 2, size[1] % 2)
-    kind = FewChannels if after < 8 else nn.ConvTranspose2d
+    kind = OneChannel if after == 1 else FewChannels if after < 8 else nn.ConvTranspose2d
     return kind(before, after, 4, stride=2, padding=1, output_padding=odd)
 
 
@@ -163,3 +164,19 @@ class FewChannels(nn.ConvTranspose2d):
         output = F.pixel_shuffle(F.conv2d(x, filters, self.bias.repeat_interleave(4), padding=1), 2)
         high, wide = self.output_padding
         return output[..., 1 : output.shape[-2] - 1 + high, 1 : output.shape[-1] - 1 + wide]
+
+
+class OneChannel(nn.ConvTranspose2d):
+    """The same function for one output channel, computed as a matrix product whose 4×4 patches are added up.
+
+    This is faster still, most of all in the second derivatives that `natural` needs in training, which take a third
+    less time. For three channels it would be slower.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """`(batch, in, height, width)` → `(batch, 1, 2 height + odd, 2 width + odd)`."""
+        assert self.bias is not None
+        pixels = x.permute(0, 2, 3, 1).flatten(1, 2)  # (batch, height width, in)
+        patches = pixels @ self.weight.flatten(1)  # (batch, height width, 16)
+        size = tuple(2 * side + odd for side, odd in zip(x.shape[-2:], self.output_padding, strict=True))
+        return F.fold(patches.mT, size, 4, padding=1, stride=2) + self.bias
