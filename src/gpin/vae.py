@@ -36,14 +36,14 @@ from gpin.evaluation.gap_prediction import (
     evenly_spaced,
     pack_calibrations,
 )
-from gpin.evaluation.gaps import HOW, PAIRS, Gap, Gaps, estimated_gap, posterior_elbo, refined_gap
+from gpin.evaluation.gaps import HOW, PAIRS, Gap, Gaps, decrement_and_log_joint, posterior_elbo, refined_gap
 from gpin.evaluation.importance import LogLikelihood, importance_draws, importance_weighted
 from gpin.evaluation.imputation import expected_values, with_missing
 from gpin.evaluation.resampling import PosteriorDraws, Proposal, escalated, resampled
 from gpin.inference import ELBO, InferenceModel, Uncertainty
 from gpin.likelihoods import Likelihood
 from gpin.refinement import Modes, ModesConfig, QuasiNewton, QuasiNewtonConfig
-from gpin.refinement.natural import MOST_STEPS
+from gpin.refinement.natural import MOST_DRAWS, MOST_STEPS
 
 if TYPE_CHECKING:
     from gpin.building import VAEConfig
@@ -79,6 +79,16 @@ def check_steps(steps: int | None, tolerance: float | None, max_steps: int | Non
         raise InputError("give either steps, the same number for all instances, or tolerance with max_steps")
     most = _at_most(whole_number(MAX_STEPS if max_steps is None else max_steps, "max_steps", least=0), "max_steps")
     return most, positive_number(tolerance, "tolerance")
+
+
+def check_draws(draws: int) -> int:
+    """The number of draws over which natural-gradient steps average; see `encode`."""
+    draws = whole_number(draws, "draws", least=0)
+    if draws % 2 or draws > MOST_DRAWS:
+        raise InputError(
+            f"draws must be an even number of at most {MOST_DRAWS}, because they come in pairs; got {draws}"
+        )
+    return draws
 
 
 def _at_most(steps: int, name: str) -> int:
@@ -203,6 +213,7 @@ class VAE(nn.Module):
         steps: int | None = None,
         tolerance: float | None = None,
         max_steps: int | None = None,
+        draws: int | None = None,
         calibrated: bool = False,
     ) -> Distribution:
         """q(z|x), a distribution with batch shape `(batch,)` and event shape `(d,)`.
@@ -220,6 +231,9 @@ class VAE(nn.Module):
             tolerance: Continue only with instances whose estimated remaining gap (the Newton decrement ½gᵀΣg) exceeds
                 this many nats.
             max_steps: The maximum number of steps with a tolerance; 20 by default.
+            draws: The number of points of q(z|x) over which the steps average the gradient, a multiple of two. Steps
+                then lead to the mean of a skewed posterior rather than to its mode, but each costs as many gradients
+                of the decoder. By default the option `draws` of the method, which is usually 0: the gradient at m.
             calibrated: Multiply the covariance by the temperature that :meth:`calibrate` has found, so that intervals
                 of q(z|x) contain z about as often as they claim. The mean does not change.
 
@@ -234,8 +248,12 @@ class VAE(nn.Module):
         steps, tolerance = check_steps(steps, tolerance, max_steps)
         if calibrated and tolerance is not None:
             raise InputError("calibrated applies to a number of steps, not to a tolerance: give steps, or neither")
+        if draws is not None:
+            draws = check_draws(draws)
+            if steps is None or calibrated:
+                raise InputError("draws applies to natural-gradient steps without a temperature: give steps alone")
         temperature = self._temperature(self._own_if_equal(steps)) if calibrated else None
-        q = self._encode(x, steps, tolerance)
+        q = self._encode(x, steps, tolerance, draws)
         return q if temperature is None else tempered(q, temperature)
 
     def _own_if_equal(self, steps: int | None) -> int | None:
@@ -250,12 +268,13 @@ class VAE(nn.Module):
             raise InputError(f"this posterior has no temperature yet: call {call} with validation data first")
         return self._gpin_temperatures[key]
 
-    def _encode(self, x: Tensor, steps: int | None, tolerance: float | None) -> Distribution:
+    def _encode(self, x: Tensor, steps: int | None, tolerance: float | None, draws: int | None = None) -> Distribution:
         """The posterior of the method, or that after natural-gradient steps."""
         if steps is None:
             return self.inference(x, self)
+        averaged = {} if draws is None else {"draws": draws}  # which own methods need not take
         with torch.no_grad():
-            return self.inference.with_steps(x, self, steps, tolerance)
+            return self.inference.with_steps(x, self, steps, tolerance, **averaged)
 
     def forward(self, x: ArrayLike, y: Any = None) -> "Reconstruction":
         """E[x|z] at the posterior mean of z, and q(z|x); both are differentiable."""
@@ -743,11 +762,10 @@ class VAE(nn.Module):
                 if how == "refined":
                     parts.append(Gap.without_interval(refined_gap(self, batch, q, self.refine(batch), samples), how))
                     continue
-                decrement = estimated_gap(self, batch, q)
                 if calibration is None:
-                    parts.append(Gap.without_interval(decrement.double(), how))
+                    parts.append(Gap.without_interval(decrement_and_log_joint(self, batch, q)[0].double(), how))
                 else:
-                    parts.append(calibration.estimate(estimate_features(decrement, q), how))
+                    parts.append(calibration.estimate(estimate_features(self, batch, q), how))
         return Gap.join(parts)
 
     def check_gap(self, how: str, steps: int | None = None) -> None:
@@ -864,7 +882,7 @@ class VAE(nn.Module):
             for batch in x.split(BATCH):
                 q = self._encode(batch, steps, None)
                 features.append(self.inference.features(batch, self))
-                estimates.append(estimate_features(estimated_gap(self, batch, q), q))
+                estimates.append(estimate_features(self, batch, q))
             for number, batch in enumerate(x[chosen.to(x.device)].split(BATCH)):
                 q, best = self._encode(batch, steps, None), self.refine(batch)
                 gaps.append(refined_gap(self, batch, q, best, samples))

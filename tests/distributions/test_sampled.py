@@ -77,6 +77,8 @@ def test_every_normal_agrees_with_the_dense_one(index):
     torch.testing.assert_close(q.log_prob(z), dense.log_prob(z))
     torch.testing.assert_close(q.variance, dense.variance)
     torch.testing.assert_close(q.covariance_times(vector), (covariance @ vector.unsqueeze(-1)).squeeze(-1))
+    root = torch.stack([q.root_times(e.expand(2, BATCH, D))[1] for e in torch.eye(D)], -1)
+    torch.testing.assert_close(root @ root.mT, covariance)
     standard = MultivariateNormal(torch.zeros(D), torch.eye(D)).expand([BATCH])
     torch.testing.assert_close(q.standard_normal_kl(), torch.distributions.kl_divergence(dense, standard))
     moved = q.with_mean(vector)

@@ -113,7 +113,7 @@ def test_step_sizes_are_checked_less_often_while_they_are_accepted():
     refinement, checked = vae.inference.refinement, []
     accept = [True]
 
-    def accepted(x, mean, direction, value, model, sizes):
+    def accepted(objective, mean, direction, value, sizes):
         checked.append(batch)
         return torch.full_like(value, sizes[0] if accept[0] else sizes[1]), value
 
@@ -135,7 +135,7 @@ def test_a_smaller_step_in_another_process_is_heeded_too():
     for elsewhere, expected in ((0, [1, 2]), (1, [0, 1])):
         vae.inference.checking.copy_(torch.tensor([0, 1]))
         accept = unittest.mock.patch.object(
-            vae.inference.refinement, "_accepted", lambda x, m, d, value, model, sizes: (torch.ones_like(value), value)
+            vae.inference.refinement, "_accepted", lambda objective, m, d, value, sizes: (torch.ones_like(value), value)
         )
         with accept, shared(Share(0, 2), 8, lambda value, more=elsewhere: value + more):
             vae.loss(x)

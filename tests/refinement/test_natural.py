@@ -3,6 +3,7 @@
 import itertools
 
 import banana
+import numpy as np
 import pytest
 import torch
 from linear_gaussian import LinearGaussian
@@ -10,8 +11,9 @@ from torch import nn
 
 import gpin
 from gpin._core.errors import InputError
-from gpin.distributions import CholeskyNormal, DiagonalNormal
+from gpin.distributions import CholeskyNormal, DiagonalNormal, LowRankNormal
 from gpin.generative import log_joint_and_gradient
+from gpin.likelihoods import Bernoulli
 from gpin.refinement import Natural, NaturalConfig
 from gpin.refinement.natural import newton_decrement
 
@@ -170,3 +172,70 @@ def test_batch_normalisation_and_dropout_do_not_mix_instances_in_training():
     vae.loss(x).backward()  # which updates the statistics between the steps and the backward pass
     assert not torch.equal(decoder[1].running_mean, before)
     assert all(p.grad.isfinite().all() for p in vae.parameters() if p.grad is not None)
+
+
+def test_a_step_with_draws_is_exact_for_a_gaussian_posterior(exact):
+    vae, x, q, posterior = exact
+    for normal in (q, LowRankNormal(q.mean, q.stddev, torch.randn(6, 3, 2)), DiagonalNormal(q.mean, q.stddev)):
+        at_mean, averaged = (Natural(NaturalConfig(draws=draws))(x, normal, vae) for draws in (0, 6))
+        torch.testing.assert_close(averaged.mean, at_mean.mean)
+    torch.testing.assert_close(Natural(NaturalConfig(draws=2))(x, q, vae).mean, posterior.mean)
+
+
+def skewed():
+    """A Bernoulli model with one latent dimension, whose posterior is skewed, and an encoder's answer for two x."""
+    vae = gpin.VAE(
+        inference=gpin.inference.METHODS["vae"](lambda: _Features(), 1),
+        decoder=nn.Linear(1, 12, bias=False),
+        likelihood=Bernoulli((12,)),
+    ).eval()
+    nn.init.constant_(vae.decoder.weight, 1.5)
+    x = torch.ones(2, 12)
+    x[1, 0] = 0
+    return vae, x, DiagonalNormal(torch.full((2, 1), 0.5), torch.full((2, 1), 0.6))
+
+
+class _Features(nn.Module):
+    out_features = 12
+
+    def forward(self, x):
+        return x
+
+
+def test_steps_with_draws_lead_to_the_mean_of_the_highest_elbo(double):
+    """Against the maximum over a grid of E_q[log p(x, z)] by Gauss–Hermite quadrature, with the covariance of q."""
+    vae, x, q = skewed()
+    points, weights = np.polynomial.hermite_e.hermegauss(60)
+    offsets = torch.from_numpy(points)[:, None, None] * q.stddev
+    grid = torch.linspace(-1, 4, 5001)
+    with torch.no_grad():
+        z = grid[:, None, None, None] + offsets
+        elbo = (torch.from_numpy(weights / weights.sum())[:, None] * vae.log_joint(x, z)).sum(1)
+        found = Natural(NaturalConfig(steps=60, draws=512))(x, q, vae)
+        mode = Natural(NaturalConfig(steps=60))(x, q, vae)
+    best = grid[elbo.argmax(0)].unsqueeze(-1)
+    # 512 points of a Sobol sequence average to about 1e-3, and the curvature is about one.
+    torch.testing.assert_close(found.mean, best, rtol=0, atol=5e-3)
+    assert ((mode.mean - best).abs() > 0.05).all()
+
+
+def test_the_draws_of_an_instance_do_not_depend_on_its_batch(double):
+    vae, x, q = skewed()
+    with torch.no_grad():
+        both = Natural(NaturalConfig(steps=3, draws=8))(x, q, vae).mean
+        alone = Natural(NaturalConfig(steps=3, draws=8))(x[1:], DiagonalNormal(q.mean[1:], q.stddev[1:]), vae).mean
+    torch.testing.assert_close(both[1:], alone)
+
+
+def test_encode_takes_draws(double):
+    vae, x, _ = skewed()
+    assert not torch.allclose(vae.encode(x, steps=4, draws=8).mean, vae.encode(x, steps=4).mean)
+    torch.testing.assert_close(vae.encode(x, steps=4, draws=0).mean, vae.encode(x, steps=4).mean)
+    assert vae.encode(x, tolerance=0.1, draws=8).ascent.remaining_gap.max() <= 0.1
+    for arguments in ({"draws": 8}, {"draws": 3, "steps": 1}, {"draws": -2, "steps": 1}, {"draws": 10**6, "steps": 1}):
+        with pytest.raises(InputError, match="draws"):
+            vae.encode(x, **arguments)
+    natural = gpin.build((5,), "natural", 2, draws=4).eval()
+    x = torch.rand(3, 5)
+    assert torch.equal(natural.encode(x).mean, natural.encode(x, steps=1, draws=4).mean)
+    assert "draws" not in gpin.build((5,), "natural", 2).config.model_dump(mode="json")["options"]

@@ -86,7 +86,7 @@ class LatentDistribution(Distribution):
 class LatentNormal(LatentDistribution, ABC):
     """Base class of the Gaussians N(m, Σ) over z, which offer products with Σ and can be moved to another mean.
 
-    Subclasses define :meth:`covariance_times`, :meth:`with_mean` and :meth:`standard_normal_kl`.
+    Subclasses define :meth:`covariance_times`, :meth:`root_times`, :meth:`with_mean` and :meth:`standard_normal_kl`.
     """
 
     def normal(self) -> "LatentNormal":
@@ -96,6 +96,10 @@ class LatentNormal(LatentDistribution, ABC):
     @abstractmethod
     def covariance_times(self, vector: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """Σ v for one vector per instance: `(..., d)` → `(..., d)`."""
+
+    @abstractmethod
+    def root_times(self, noise: Float[Tensor, "*samples d"]) -> Float[Tensor, "*samples d"]:
+        """R ε with R Rᵀ = Σ for standard normal noise ε `(*sample_shape, ..., d)`: the deviation of a draw from m."""
 
     @abstractmethod
     def with_mean(self, mean: Float[Tensor, "*batch d"]) -> "LatentNormal":
@@ -139,6 +143,10 @@ class DiagonalNormal(LatentNormal, Independent[Normal]):
     def covariance_times(self, vector: Tensor) -> Tensor:
         """diag(std²) v."""
         return self.variance * vector
+
+    def root_times(self, noise: Tensor) -> Tensor:
+        """std · ε."""
+        return self.stddev * noise
 
     def with_mean(self, mean: Tensor) -> "DiagonalNormal":
         """N(mean, diag(std²))."""

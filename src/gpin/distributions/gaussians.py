@@ -31,6 +31,10 @@ class CorrelatedNormal(LatentNormal):
         """The mean, `(..., d)`."""
         return self.loc
 
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        """mean + R ε with R of :meth:`root_times`, shape `(*sample_shape, ..., d)`."""
+        return self.loc + self.root_times(standard_noise(self, self.loc, sample_shape))
+
 
 class CholeskyNormal(CorrelatedNormal):
     """N(mean, Σ), parametrised by the Cholesky factor L of the covariance, Σ = L Lᵀ.
@@ -77,10 +81,9 @@ class CholeskyNormal(CorrelatedNormal):
         """N(mean, temperature · L Lᵀ)."""
         return CholeskyNormal(self.loc, math.sqrt(temperature) * self.factor)
 
-    def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """mean + L ε, shape `(*sample_shape, ..., d)`."""
-        noise = standard_noise(self, self.loc, sample_shape)
-        return self.loc + from_columns(self.factor @ columns_of(noise, self.loc), noise)
+    def root_times(self, noise: Tensor) -> Tensor:
+        """L ε."""
+        return from_columns(self.factor @ columns_of(noise, self.loc), noise)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """−½ ‖L⁻¹(z − mean)‖² − log|L| − d/2 log 2π."""
@@ -149,6 +152,15 @@ class LowRankNormal(CorrelatedNormal):
         own, along = noise.split([size, rank], dim=-1)
         return self.loc + self.scale * (own + (self.directions @ along.unsqueeze(-1)).squeeze(-1))
 
+    def root_times(self, noise: Tensor) -> Tensor:
+        """D (I + U Uᵀ)^½ ε, where (I + U Uᵀ)^½ = I + U W Uᵀ and W has the eigenvectors of Uᵀ U, with the eigenvalues
+        1/(1 + √(1 + λ)) instead of λ."""
+        values, vectors = torch.linalg.eigh(self.directions.mT @ self.directions)
+        inner = (vectors / (1 + (1 + values.clamp(min=0)).sqrt()).unsqueeze(-2)) @ vectors.mT
+        columns = columns_of(noise, self.loc)
+        moved = columns + self.directions @ (inner @ (self.directions.mT @ columns))
+        return self.scale * from_columns(moved, noise)
+
     def _inner(self) -> Tensor:
         """The Cholesky factor of I + Uᵀ U, `(..., rank, rank)`; NaN where U is not finite or too large for it."""
         eye = torch.eye(self.directions.shape[-1], dtype=self.loc.dtype, device=self.loc.device)
@@ -205,11 +217,10 @@ class PrecisionNormal(CorrelatedNormal):
         """The diagonal of Λ⁻¹, `(..., d)`."""
         return self.covariance_matrix.diagonal(dim1=-2, dim2=-1)
 
-    def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """mean + L⁻ᵀ ε, shape `(*sample_shape, ..., d)`."""
-        noise = standard_noise(self, self.loc, sample_shape)
+    def root_times(self, noise: Tensor) -> Tensor:
+        """L⁻ᵀ ε."""
         moved = torch.linalg.solve_triangular(self.factor.mT, columns_of(noise, self.loc), upper=True)
-        return self.loc + from_columns(moved, noise)
+        return from_columns(moved, noise)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """−½ ‖Lᵀ(z − mean)‖² + log|L| − d/2 log 2π."""
@@ -282,6 +293,10 @@ class ReflectedNormal(LatentNormal):
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         """Reflected samples of the base, shape `(*sample_shape, ..., d)`."""
         return self._reflect(self.base.rsample(Size(sample_shape)), self.reflectors)
+
+    def root_times(self, noise: Tensor) -> Tensor:
+        """H diag(std) ε."""
+        return self._reflect(self.base.stddev * noise, self.reflectors)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log density of the base at the point reflected back."""

@@ -11,7 +11,7 @@ marginal likelihood, for which a² has a closed form. There are two regressions:
 
 | gap | features | kernel |
 |---|---|---|
-| estimated | the Newton decrement t(½ gᵀΣg), Σ_j log std_j and ‖mean‖² of q(z\|x) | linear |
+| estimated | t(½ gᵀΣg), the Newton decrement, and others, see :func:`estimate_features` | linear |
 | predicted | what the encoder knows about x, see `gpin.inference.InferenceModel.features` | squared exponential |
 
 The predicted gap needs more instances than the estimated one. Instances that were not refined enter its regression with
@@ -34,7 +34,8 @@ from torch.distributions import Distribution
 
 from gpin._core.errors import InputError
 from gpin._core.tensors import pack_tensors
-from gpin.evaluation.gaps import Gap
+from gpin.evaluation.gaps import Gap, decrement_and_log_joint
+from gpin.generative import Generative
 
 __all__ = [
     "COVERAGE",
@@ -94,9 +95,18 @@ def expanded(value: Tensor) -> Tensor:
     return value.sign() * value.abs().expm1()
 
 
-def estimate_features(decrement: Float[Tensor, " n"], q: Distribution) -> Float[Tensor, "n 3"]:
-    """The features of the estimated gap, from the Newton decrement at the mean of q."""
-    return torch.stack([compressed(decrement), q.stddev.log().sum(-1), q.mean.square().sum(-1)], dim=-1)
+def estimate_features(model: Generative, x: Tensor, q: Distribution) -> Float[Tensor, "n 5"]:
+    """The features of the estimated gap, which take one gradient of the decoder.
+
+    They are the Newton decrement, compressed, the sum of the log standard deviations and the squared mean m of q, and
+    log p(x, m). What value of log p(x, m) is to be expected depends on x: the last feature is the standard deviation of
+    its values, as far as they are known. Calibrations of older versions have the first three features only.
+    """
+    decrement, log_joint = decrement_and_log_joint(model, x, q)
+    values = model.values(x).flatten(1).double()
+    spread = (values - values.nanmean(1, keepdim=True)).square().nanmean(1).nan_to_num().sqrt()
+    width, square = q.stddev.log().sum(-1), q.mean.square().sum(-1)
+    return torch.stack([compressed(decrement), width, square, log_joint, spread.to(square)], dim=-1)
 
 
 @dataclass(frozen=True)
@@ -238,7 +248,7 @@ class Calibration:
     def fit(
         cls,
         features: Float[Tensor, "n p"],
-        estimates: Float[Tensor, "n 3"],
+        estimates: Float[Tensor, "n features"],
         refined: Int[Tensor, " m"],
         gaps: Float[Tensor, " m"],
     ) -> "Calibration":
@@ -257,13 +267,14 @@ class Calibration:
         targets[refined] = measured
         return cls(GapRegression.fit(features, targets, refined, LENGTHS), estimated)
 
-    def estimate(self, features: Float[Tensor, "m 3"], how: str) -> Gap:
+    def estimate(self, features: Float[Tensor, "m features"], how: str) -> Gap:
         """The estimated gap of new instances from the features of :func:`estimate_features`.
 
         A linear regression must not extrapolate: features are limited to the range of the calibration. Beyond the
         largest decrement in it, the gap grows in proportion to the decrement.
         """
         known = self.estimated.features.to(features.device, torch.float64)
+        features = features[:, : known.shape[1]]
         inside = features.double().clamp(known.amin(0), known.amax(0))
         beyond = (features.double() - inside)[:, 0].clamp(min=0).nan_to_num(nan=0.0)
         return self.estimated(inside, how, beyond.cpu())

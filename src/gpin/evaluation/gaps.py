@@ -30,7 +30,7 @@ The amortization gap can be determined at three costs, see :meth:`gpin.VAE.gap`:
 | how | price | what it is |
 |---|---|---|
 | "predicted" | a pass of the encoder | a regression on features of the encoder, see `gpin.evaluation.gap_prediction` |
-| "estimated" | one more gradient of the decoder | the Newton decrement ½ gᵀΣg, see `estimated_gap` |
+| "estimated" | one more gradient of the decoder | the Newton decrement ½ gᵀΣg, see `decrement_and_log_joint` |
 | "refined" | a refinement of the instance and samples | ELBO(q*) − ELBO(q) as above, with refined posteriors |
 """
 
@@ -53,7 +53,7 @@ __all__ = [
     "Gaps",
     "amortization_gap",
     "approximation_gap",
-    "estimated_gap",
+    "decrement_and_log_joint",
     "grid_gaps",
     "inference_gap",
     "posterior_elbo",
@@ -108,11 +108,11 @@ class Gap:
         return self.values.double().mean().item()
 
 
-def estimated_gap(model: Generative, x: Tensor, q: Distribution) -> Tensor:
-    r"""The Newton decrement at the mean m of q, `(batch,)`, in nats: one gradient of the decoder.
+def decrement_and_log_joint(model: Generative, x: Tensor, q: Distribution) -> tuple[Tensor, Tensor]:
+    r"""The Newton decrement at the mean m of q, in nats, and log p(x, m), each `(batch,)`: one gradient of the decoder.
 
-    It is ½ gᵀΣg with g = ∇_z log p(x, z) at m and the covariance Σ of q, or of the Gaussian that stands for q. If the
-    posterior is Gaussian with covariance Σ, this is KL(N(m, Σ) ‖ p(z|x)).
+    The decrement is ½ gᵀΣg with g = ∇_z log p(x, z) at m and the covariance Σ of q, or of the Gaussian that stands for
+    q. If the posterior is Gaussian with covariance Σ, this is KL(N(m, Σ) ‖ p(z|x)).
 
     Arguments:
         model: The generative model.
@@ -120,8 +120,8 @@ def estimated_gap(model: Generative, x: Tensor, q: Distribution) -> Tensor:
         q: Any distribution with batch shape `(batch,)` and event shape `(d,)`.
     """
     normal = as_normal(q)
-    _, gradient = log_joint_and_gradient(model, x, normal.mean)
-    return newton_decrement(gradient, normal.covariance_times(gradient)).detach()
+    log_joint, gradient = log_joint_and_gradient(model, x, normal.mean)
+    return newton_decrement(gradient, normal.covariance_times(gradient)).detach(), log_joint
 
 
 def refined_gap(model: Generative, x: Tensor, q: Distribution, refined: Distribution, samples: int) -> Tensor:

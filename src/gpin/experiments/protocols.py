@@ -186,7 +186,7 @@ PROTOCOLS = {
         validation_limit=1000,
         splits=1,
         initialisations=1,
-        scoring=Scoring(closely=500),
+        scoring=Scoring(closely=250, temperatures=200),
     ),
 }
 """The protocols by name."""

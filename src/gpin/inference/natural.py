@@ -38,6 +38,8 @@ class NaturalEncoderConfig(NaturalConfig):
         step_size: The first step size α that is tried; 1 is Newton's step.
         backtracking: The factor by which α is reduced while log p(x, m) would fall.
         trials: How many step sizes are tried before an instance stays where it is.
+        draws: The number of points of q over which the gradient is averaged, a multiple of two; 0 takes the gradient
+            at the mean. Steps with draws lead to the mean of a skewed posterior rather than to its mode.
         covariance: The covariance that the encoder returns, which is the metric of the steps: "full", "low_rank"
             (diagonal plus `rank` directions) or "diagonal".
         rank: The number of directions of a low-rank covariance; other covariances ignore it.
@@ -125,9 +127,13 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
         """The encoder's posterior q_0, before any step."""
         return self.encode(x, model)
 
-    def with_steps(self, x: Tensor, model: Generative, steps: int, tolerance: float | None = None) -> LatentNormal:
-        """The posterior q_k after any number of steps, with the step sizes of the options."""
-        options = self.options.model_copy(update={"steps": steps})
+    def with_steps(
+        self, x: Tensor, model: Generative, steps: int, tolerance: float | None = None, draws: int | None = None
+    ) -> LatentNormal:
+        """The posterior q_k after any number of steps, with the step sizes of the options; by default also with their
+        number of draws."""
+        chosen = {"steps": steps} if draws is None else {"steps": steps, "draws": draws}
+        options = self.options.model_copy(update=chosen)
         return Natural(options, tolerance)(x, self.encode(x, model), model)
 
     def objective(

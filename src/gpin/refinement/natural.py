@@ -8,10 +8,17 @@ value at the mean, a step needs one gradient of the decoder and no Jacobian,
 If Σ is the inverse curvature of −log p(x, z), this is Newton's step. α_t is, for each instance, the first of a sequence
 of step sizes that does not lower log p(x, m), or zero. The Newton decrement ½ gᵀΣg estimates in nats how much
 log p(x, m) can still rise.
+
+These steps lead to the mode. With draws, the expectation is an average over points m + δ of q, and the steps lead to
+the m of the highest ELBO, which is close to the *mean* of a skewed posterior. A step then costs one gradient of the
+decoder for every draw. The points are the same for every instance and call, apart from Σ, and symmetric: with each δ,
+−δ is among them. For a Gaussian posterior the average is therefore exact.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -29,6 +36,9 @@ __all__ = ["Ascent", "Natural", "NaturalConfig", "newton_decrement"]
 MOST_STEPS = 1000
 """The largest number of steps."""
 
+MOST_DRAWS = 4096
+"""The largest number of draws."""
+
 
 def newton_decrement(
     gradient: Float[Tensor, "batch d"], direction: Float[Tensor, "batch d"]
@@ -45,12 +55,17 @@ class NaturalConfig(MethodConfig):
         step_size: The first step size α that is tried; 1 is Newton's step.
         backtracking: The factor by which α is reduced while log p(x, m) would fall.
         trials: How many step sizes are tried before an instance stays where it is.
+        draws: The number of points of q over which the gradient is averaged, a multiple of two; 0 takes the gradient
+            at the mean.
     """
+
+    formerly: ClassVar[Mapping[str, Any]] = {"draws": 0}
 
     steps: int = Field(default=1, ge=0, le=MOST_STEPS)
     step_size: float = Field(default=1.0, gt=0, le=1)
     backtracking: float = Field(default=0.25, gt=0, lt=1)
     trials: int = Field(default=4, ge=1, le=16)
+    draws: int = Field(default=0, ge=0, le=MOST_DRAWS, multiple_of=2)
 
 
 @dataclass(frozen=True)
@@ -70,6 +85,56 @@ class Ascent:
     def join(cls, parts: Sequence["Ascent"]) -> "Ascent":
         """Concatenate the numbers of several batches."""
         return cls(torch.cat([part.steps for part in parts]), torch.cat([part.remaining_gap for part in parts]))
+
+
+@cache
+def symmetric_points(count: int, dimensions: int) -> Float[Tensor, "count d"]:
+    """Standard normal points ε, of which the second half is the negative of the first: those of a Sobol sequence."""
+    uniform = torch.quasirandom.SobolEngine(dimensions, scramble=True, seed=0).draw(count // 2, dtype=torch.float64)
+    half = torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
+    return torch.cat([half, -half])
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What the steps raise, as a function of the mean m: log p(x, m), or its average over the points m + δ.
+
+    Attributes:
+        model: The generative model.
+        x: The instances, `(batch, *shape)`.
+        offsets: δ, `(draws, batch, d)`; None for log p(x, m).
+    """
+
+    model: Generative
+    x: Tensor
+    offsets: Float[Tensor, "draws batch d"] | None = None
+
+    @classmethod
+    def of(cls, x: Tensor, q: LatentNormal, model: Generative, draws: int) -> "Objective":
+        """The objective with this number of draws of q, where 0 stands for the mean alone."""
+        if draws == 0:
+            return cls(model, x)
+        points = symmetric_points(draws, q.mean.shape[-1]).to(q.mean)
+        return cls(model, x, q.root_times(points.unsqueeze(1).expand(-1, len(x), -1)))
+
+    def at(self, rows: Int[Tensor, " n"]) -> "Objective":
+        """The objective of some instances."""
+        offsets = None if self.offsets is None else self.offsets[:, rows]
+        return replace(self, x=self.x[rows], offsets=offsets)
+
+    def value(self, mean: Float[Tensor, "batch d"]) -> Float[Tensor, " batch"]:
+        """The value for each instance."""
+        if self.offsets is None:
+            return log_joint_alone(self.model, self.x, mean)
+        return log_joint_alone(self.model, self.x, mean + self.offsets).mean(0)
+
+    def value_and_gradient(
+        self, mean: Float[Tensor, "batch d"], *, differentiable: bool = False
+    ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch d"]]:
+        """The value and its gradient in the mean; see `log_joint_and_gradient` for `differentiable`."""
+        z = mean if self.offsets is None else mean + self.offsets
+        value, gradient = log_joint_and_gradient(self.model, self.x, z, differentiable=differentiable)
+        return (value, gradient) if self.offsets is None else (value.mean(0), gradient.mean(0))
 
 
 class Natural(Refinement[LatentNormal]):
@@ -100,7 +165,7 @@ class Natural(Refinement[LatentNormal]):
         normal = as_normal(q)
         if torch.is_grad_enabled() and self.tolerance is None:
             return normal.with_mean(self.differentiable_steps(x, normal, model)[0])
-        return self._ascend(x, normal, model)
+        return self._ascend(normal, Objective.of(x, normal, model, self.options.draws))
 
     def differentiable_steps(
         self, x: Tensor, q: LatentNormal, model: Generative, *, second_order: bool = True, check: bool = True
@@ -110,15 +175,16 @@ class Natural(Refinement[LatentNormal]):
         m_T is differentiable with respect to q, and to the parameters of the model if `second_order`; otherwise the
         gradients g_t are constants. Without `check`, every step has the first step size, and log p(x, m) may fall.
         """
+        objective = Objective.of(x, q, model, self.options.draws)
         mean, gradients, sizes = q.mean, [], []
         for _ in range(self.options.steps):
-            value, gradient = log_joint_and_gradient(model, x, mean, differentiable=second_order)
+            value, gradient = objective.value_and_gradient(mean, differentiable=second_order)
             # An instance whose gradient is not finite stays where it is and does not spoil the encoder's gradients.
             gradient = gradient.where(gradient.isfinite().all(-1, keepdim=True), 0.0)
             direction = q.covariance_times(gradient)
             if check:
                 with torch.no_grad():
-                    size, _ = self._accepted(x, mean, direction, value, model, self.sizes)
+                    size, _ = self._accepted(objective, mean, direction, value, self.sizes)
             else:
                 size = torch.full_like(value, self.options.step_size)
             mean = mean + size.unsqueeze(-1) * direction
@@ -128,14 +194,14 @@ class Natural(Refinement[LatentNormal]):
 
     @staticmethod
     def _accepted(
-        x: Tensor, mean: Tensor, direction: Tensor, value: Tensor, model: Generative, sizes: list[float]
+        objective: Objective, mean: Tensor, direction: Tensor, value: Tensor, sizes: list[float]
     ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-        """The first of the sizes with a finite log p(x, mean + α direction) ≥ value, or 0, and log p there, each
-        `(batch,)`."""
+        """The first of the sizes with a finite objective at mean + α direction that is at least `value`, or 0, and the
+        objective there, each `(batch,)`."""
         accepted, reached = torch.zeros_like(value), value.clone()
-        pending = torch.arange(len(x), device=x.device)
+        pending = torch.arange(len(mean), device=mean.device)
         for size in sizes:
-            trial = log_joint_alone(model, x[pending], mean[pending] + size * direction[pending])
+            trial = objective.at(pending).value(mean[pending] + size * direction[pending])
             better = (trial >= value[pending]) & trial.isfinite()
             accepted[pending[better]], reached[pending[better]] = size, trial[better]
             pending = pending[~better]
@@ -144,13 +210,14 @@ class Natural(Refinement[LatentNormal]):
         return accepted, reached
 
     @torch.no_grad()
-    def _ascend(self, x: Tensor, q: LatentNormal, model: Generative) -> LatentNormal:
+    def _ascend(self, q: LatentNormal, objective: Objective) -> LatentNormal:
         """The steps without gradients. The pass that accepts a first step size also yields the next gradient."""
         steps, tolerance, (first, *shorter) = self.options.steps, self.tolerance, self.sizes
-        mean, moving = q.mean.clone(), torch.arange(len(x), device=x.device)
+        mean = q.mean.clone()
+        moving = torch.arange(len(mean), device=mean.device)
         taken = torch.zeros_like(moving)
         if steps or tolerance is not None:
-            value, gradient = log_joint_and_gradient(model, x, mean)
+            value, gradient = objective.value_and_gradient(mean)
         for step in range(steps):
             direction = q.covariance_times(gradient)
             if tolerance is not None:
@@ -158,11 +225,11 @@ class Natural(Refinement[LatentNormal]):
             if not len(moving):
                 break
             last = tolerance is None and step == steps - 1
-            trial = mean[moving] + first * direction[moving]
+            trial, here = mean[moving] + first * direction[moving], objective.at(moving)
             if last:
-                reached = log_joint_alone(model, x[moving], trial)
+                reached = here.value(trial)
             else:
-                reached, slope = log_joint_and_gradient(model, x[moving], trial)
+                reached, slope = here.value_and_gradient(trial)
             better = (reached >= value[moving]) & reached.isfinite()
             arrived, pending = moving[better], moving[~better]
             mean[arrived], value[arrived] = trial[better], reached[better]
@@ -170,14 +237,14 @@ class Natural(Refinement[LatentNormal]):
                 gradient[arrived] = slope[better]
             if len(pending):
                 size, reached = self._accepted(
-                    x[pending], mean[pending], direction[pending], value[pending], model, shorter
+                    objective.at(pending), mean[pending], direction[pending], value[pending], shorter
                 )
                 better = size > 0
                 pending = pending[better]
                 mean[pending] += size[better].unsqueeze(-1) * direction[pending]
                 value[pending] = reached[better]
                 if not last and len(pending):
-                    gradient[pending] = log_joint_and_gradient(model, x[pending], mean[pending])[1]
+                    gradient[pending] = objective.at(pending).value_and_gradient(mean[pending])[1]
             moving = torch.cat([arrived, pending])  # an instance that could not move would try the same steps again
             taken[moving] += 1
         if tolerance is None:
