@@ -129,16 +129,18 @@ METHODS = [
         Method(
             label,
             {"method": "natural"},
-            encode=lambda vae, steps=steps: partial(vae.encode, steps=steps),
+            encode=lambda vae, steps=steps, check=check: partial(vae.encode, steps=steps, check=check),
             trained=True,
             at_most=at_most,
-            train=steps == 1,
+            train=steps == 1 and check,
         )
-        for label, steps, at_most in (
-            ("Natural, encoder only", 0, 1.2),
-            ("Natural (1 step, default)", 1, 5.0),
-            ("Natural (2 steps)", 2, 9.0),
-            ("Natural (4 steps)", 4, None),
+        for label, steps, check, at_most in (
+            ("Natural, encoder only", 0, True, 1.2),
+            ("Natural (1 step, default)", 1, True, 5.0),
+            ("Natural (1 step, unchecked)", 1, False, 5.0),
+            ("Natural (2 steps)", 2, True, 9.0),
+            ("Natural (2 steps, unchecked)", 2, False, 9.0),
+            ("Natural (4 steps)", 4, True, None),
         )
     ),
     Method("SA (2), line search", {"method": "sa", "steps": 2}, trained=True, calls=1),

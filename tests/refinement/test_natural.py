@@ -227,6 +227,27 @@ def test_the_draws_of_an_instance_do_not_depend_on_its_batch(double):
     torch.testing.assert_close(both[1:], alone)
 
 
+def test_unchecked_steps_take_no_further_pass_and_stay_where_the_decoder_fails(exact):
+    vae, x, q, posterior = exact
+    decode, passes = vae.decoder.forward, []
+
+    def counted(z):
+        passes.append(len(z))
+        return decode(z)
+
+    vae.decoder.forward = counted
+    with torch.no_grad():
+        found = Natural(NaturalConfig(steps=1, check=False))(x, q, vae)
+        assert len(passes) == 1
+        torch.testing.assert_close(found.mean, posterior.mean)
+        assert found.ascent.steps.tolist() == [1] * 6
+        far = CholeskyNormal(q.mean, 100 * q.factor)
+        moved = Natural(NaturalConfig(steps=1, check=False))(x, far, vae).mean
+        assert (vae.log_joint(x, moved) < vae.log_joint(x, q.mean)).all()  # much too far, and not noticed
+        vae.decoder.forward = lambda z: torch.nan * decode(z)
+        assert torch.equal(Natural(NaturalConfig(steps=2, check=False))(x, q, vae).mean, q.mean)
+
+
 def test_encode_takes_draws(double):
     vae, x, _ = skewed()
     assert not torch.allclose(vae.encode(x, steps=4, draws=8).mean, vae.encode(x, steps=4).mean)
@@ -235,6 +256,8 @@ def test_encode_takes_draws(double):
     for arguments in ({"draws": 8}, {"draws": 3, "steps": 1}, {"draws": -2, "steps": 1}, {"draws": 10**6, "steps": 1}):
         with pytest.raises(InputError, match="draws"):
             vae.encode(x, **arguments)
+    with pytest.raises(InputError, match="check"):
+        vae.encode(x, check=False)
     natural = gpin.build((5,), "natural", 2, draws=4).eval()
     x = torch.rand(3, 5)
     assert torch.equal(natural.encode(x).mean, natural.encode(x, steps=1, draws=4).mean)

@@ -143,7 +143,7 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
         return self(x, model)
 
     def with_steps(
-        self, x: Tensor, model: Generative, steps: int, tolerance: float | None = None, draws: int = 0
+        self, x: Tensor, model: Generative, steps: int, tolerance: float | None = None, **options: Any
     ) -> LatentNormal:
         """The posterior after natural-gradient steps in the metric of its covariance; see
         :class:`gpin.refinement.Natural`.
@@ -153,9 +153,9 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
             model: The generative model.
             steps: The number of steps, or the maximum if a tolerance is given.
             tolerance: The estimated remaining gap, in nats, at which an instance stops.
-            draws: The number of points of q over which gradients are averaged.
+            options: Other options of the steps, see :class:`gpin.refinement.NaturalConfig`.
         """
-        return Natural(NaturalConfig(steps=steps, draws=draws), tolerance)(x, self.initial(x, model), model)
+        return Natural(NaturalConfig(steps=steps, **options), tolerance)(x, self.initial(x, model), model)
 
     def features(self, x: Tensor, model: Generative) -> Float[Tensor, "batch p"]:
         """What the encoder alone knows about x, from which :meth:`gpin.VAE.gap` predicts how far it is from the

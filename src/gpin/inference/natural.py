@@ -40,6 +40,7 @@ class NaturalEncoderConfig(NaturalConfig):
         trials: How many step sizes are tried before an instance stays where it is.
         draws: The number of points of q over which the gradient is averaged, a multiple of two; 0 takes the gradient
             at the mean. Steps with draws lead to the mean of a skewed posterior rather than to its mode.
+        check: Whether inference verifies with a pass of the decoder that a step does not lower log p(x, m).
         covariance: The covariance that the encoder returns, which is the metric of the steps: "full", "low_rank"
             (diagonal plus `rank` directions) or "diagonal".
         rank: The number of directions of a low-rank covariance; other covariances ignore it.
@@ -49,7 +50,7 @@ class NaturalEncoderConfig(NaturalConfig):
             treats the gradients in the steps as constants, which is cheaper and less accurate.
         check_interval: The largest number of training batches from one check of the step sizes to the next. A check
             costs a decoder pass. While some instance needs a smaller step, every batch is checked; after each clean
-            check the distance doubles, up to this number. 1 checks every batch. Inference always checks.
+            check the distance doubles, up to this number. 1 checks every batch.
         interval: Steps are taken in every `interval`-th batch of training; the other batches maximise the ELBO of
             q_0, as a VAE does, at its cost.
     """
@@ -128,13 +129,12 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
         return self.encode(x, model)
 
     def with_steps(
-        self, x: Tensor, model: Generative, steps: int, tolerance: float | None = None, draws: int | None = None
+        self, x: Tensor, model: Generative, steps: int, tolerance: float | None = None, **options: Any
     ) -> LatentNormal:
-        """The posterior q_k after any number of steps, with the step sizes of the options; by default also with their
-        number of draws."""
-        chosen = {"steps": steps} if draws is None else {"steps": steps, "draws": draws}
-        options = self.options.model_copy(update=chosen)
-        return Natural(options, tolerance)(x, self.encode(x, model), model)
+        """The posterior q_k after any number of steps; what `options` does not have is as in the options of the
+        method."""
+        chosen = self.options.model_copy(update={"steps": steps, **options})
+        return Natural(chosen, tolerance)(x, self.encode(x, model), model)
 
     def objective(
         self, x: Tensor, model: Generative, samples: int = 1, kl_weight: float = 1.0

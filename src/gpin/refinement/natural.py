@@ -57,15 +57,18 @@ class NaturalConfig(MethodConfig):
         trials: How many step sizes are tried before an instance stays where it is.
         draws: The number of points of q over which the gradient is averaged, a multiple of two; 0 takes the gradient
             at the mean.
+        check: Whether inference verifies with a pass of the decoder that a step does not lower log p(x, m). Without it
+            every step has the first step size, which the steps of trained models usually have anyway.
     """
 
-    formerly: ClassVar[Mapping[str, Any]] = {"draws": 0}
+    formerly: ClassVar[Mapping[str, Any]] = {"draws": 0, "check": True}
 
     steps: int = Field(default=1, ge=0, le=MOST_STEPS)
     step_size: float = Field(default=1.0, gt=0, le=1)
     backtracking: float = Field(default=0.25, gt=0, lt=1)
     trials: int = Field(default=4, ge=1, le=16)
     draws: int = Field(default=0, ge=0, le=MOST_DRAWS, multiple_of=2)
+    check: bool = True
 
 
 @dataclass(frozen=True)
@@ -226,11 +229,13 @@ class Natural(Refinement[LatentNormal]):
                 break
             last = tolerance is None and step == steps - 1
             trial, here = mean[moving] + first * direction[moving], objective.at(moving)
-            if last:
-                reached = here.value(trial)
-            else:
+            if not last:
                 reached, slope = here.value_and_gradient(trial)
-            better = (reached >= value[moving]) & reached.isfinite()
+            else:
+                reached = here.value(trial) if self.options.check else value[moving]
+            better = reached.isfinite() & trial.isfinite().all(-1)
+            if self.options.check:
+                better &= reached >= value[moving]
             arrived, pending = moving[better], moving[~better]
             mean[arrived], value[arrived] = trial[better], reached[better]
             if not last:
