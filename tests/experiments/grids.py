@@ -44,7 +44,7 @@ def columns(seed=0, count=40, uncertain=False, **given):
     names = ["log_likelihood", "elbo", "ess", "khat", "mc_error"]
     names += ["refined_" + name for name in names]
     names += ["uncertainty", "uncertainty_f", "uncertainty_h"] if uncertain else []
-    drawn = {name: rng.normal(size=count) for name in names}
+    drawn = {name: rng.normal(size=count).astype(np.float32).astype(np.float64) for name in names}  # as stored
     return {"instance": np.arange(count), **drawn, **given}
 
 

@@ -43,7 +43,8 @@ def test_the_long_protocol_takes_all_images_and_scores_all_of_the_test_part():
     natural = {entry.job.identity for entry in entries if entry.row.startswith("natural") and entry.latent_dim == 10}
     assert len(natural) == 1  # all numbers of steps are scored from one training
     one = entries[0].job
-    assert (one.settings.data.limit, one.scoring.instances, one.scoring.closely) == (None, None, 500)
+    assert (one.settings.data.limit, one.scoring.instances) == (None, None)
+    assert (one.scoring.closely, one.scoring.temperatures) == (250, 200)
     with pytest.raises(InputError, match="celeba has no protocol 'long': choose one of paper, desk"):
         EXPERIMENTS["celeba"].entries(PROTOCOLS["long"])
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib.format import dtype_to_descr, write_array_header_1_0
@@ -81,8 +82,8 @@ def check_output(path: Path, what: str, *data: str | None, tell: Tell = to_stder
     return ending
 
 
-def write_table(path: Path, batches: Iterable[Columns]) -> Written:
-    """Write columns, batch by batch, as .parquet or .csv."""
+def write_table(path: Path, batches: Iterable[Columns], *, compact: bool = False) -> Written:
+    """Write columns, batch by batch, as .parquet or .csv; `compact` makes small .parquet files."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -96,7 +97,7 @@ def write_table(path: Path, batches: Iterable[Columns]) -> Written:
                     options = csv.WriteOptions(include_header=_has_header(path, list(columns)))
                     writer = csv.CSVWriter(file, table.schema, write_options=options)
                 elif writer is None:
-                    writer = parquet.ParquetWriter(file, table.schema)
+                    writer = parquet.ParquetWriter(file, table.schema, **(_compact(table.schema) if compact else {}))
                 writer.write_table(table)
                 names = tuple(columns)
                 count += table.num_rows
@@ -104,6 +105,15 @@ def write_table(path: Path, batches: Iterable[Columns]) -> Written:
             if writer is not None:
                 writer.close()
     return Written(path, count, names)
+
+
+def _compact(schema: Any) -> dict[str, Any]:
+    """Options of a .parquet file: bytes of equal significance of the numbers of a column are compressed together."""
+    import pyarrow as pa
+
+    numbers = [field.name for field in schema if pa.types.is_floating(field.type)]
+    others = [field.name for field in schema if field.name not in numbers]
+    return {"compression": "zstd", "use_dictionary": others, "use_byte_stream_split": numbers}
 
 
 def _has_header(path: Path, names: list[str]) -> bool:

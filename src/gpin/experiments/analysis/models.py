@@ -314,4 +314,5 @@ def training_of(run: Path, record: Mapping[str, Any], scores: Path) -> Training:
 
     table = parquet.read_table(scores)
     columns = {name: torch.from_numpy(table[name].to_numpy().copy()) for name in table.column_names}
-    return Training(run, record, with_derived(columns))
+    double = {name: c.double() if c.is_floating_point() else c for name, c in columns.items()}
+    return Training(run, record, with_derived(double))

@@ -234,6 +234,9 @@ class Results:
             "filename = true, hive_partitioning = false)",
             [files],
         )
+        for name, kind, *_ in connection.execute("describe found").fetchall():
+            if kind == "FLOAT":  # stored in single precision, but not calculated with in it
+                connection.execute(f'alter table found alter column "{name}" type double')
         # A file without numbers of steps has the scores of the method's own posterior only.
         connection.execute("alter table found add column if not exists steps integer")
         connection.execute(

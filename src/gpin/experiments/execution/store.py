@@ -20,6 +20,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from gpin._core.errors import InputError, VersionError
 from gpin._core.files import as_path, read_record, remove_unfinished, write_record
 from gpin.experiments.execution.jobs import Job
@@ -147,8 +149,14 @@ class Store:
         write_record(self.folder(job) / "failure.json", FAILURE, VERSION, {"reason": reason})
 
     def finish(self, job: Job, record: Mapping[str, Any], scores: Mapping[str, Any]) -> None:
-        """Write the result; once `result.json` is there, the job is done."""
-        write_table(self.scores(job), [scores])
+        """Write the result; once `result.json` is there, the job is done.
+
+        Scores are stored in single precision, which is far below their Monte-Carlo errors, and compressed: those of
+        the 10,000 test images of MNIST and several numbers of steps then take a megabyte instead of four.
+        """
+        columns = {name: np.asarray(column) for name, column in scores.items()}
+        single = {name: c.astype(np.float32) if c.dtype == np.float64 else c for name, c in columns.items()}
+        write_table(self.scores(job), [single], compact=True)
         digest = hashlib.sha256(self.scores(job).read_bytes()).hexdigest()
         write_record(self.folder(job) / "result.json", RESULT, VERSION, {**record, "scores_sha256": digest})
 
