@@ -24,6 +24,8 @@ class Epoch:
         score: The validation score, by which the best epoch is chosen: the mean of log (1/4) Σ_k p(x, z_k) / q(z_k|x)
             over validation data, see `gpin.training.validation`. None if the run was started by a version that chose by
             the method's own bound, which is then in `validation`.
+        processor_seconds: The processor time of the epoch, of this process and all its threads. Unlike `seconds`, it
+            hardly depends on what else the machine does. None in runs of older versions.
     """
 
     train: float
@@ -32,9 +34,10 @@ class Epoch:
     learning_rate: float = 0.0
     stage: str = "all"
     score: float | None = None
+    processor_seconds: float | None = None
 
     def record(self) -> dict[str, Any]:
-        """The epoch as a mapping, ready for JSON; without the score if there is none."""
+        """The epoch as a mapping, ready for JSON; without what is not known."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 

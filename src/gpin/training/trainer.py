@@ -52,7 +52,7 @@ class Trainer:
         self.history, self.best, self.top = History(), self._snapshot(), -math.inf
         self.epoch, self.step, self.updates = 1, 0, 0
         self.order = self._order_state()
-        self.total, self.count, self.seconds = 0.0, 0, 0.0
+        self.total, self.count, self.seconds, self.processor_seconds = 0.0, 0, 0.0, 0.0
         self.finished = False
         self.scored = True  # unless it resumes a run of a version that had no validation score
 
@@ -69,7 +69,7 @@ class Trainer:
             asked: Says whether this process was asked to stop.
         """
         while not self.finished:
-            started = time.perf_counter() - self.seconds
+            started, busy = time.perf_counter() - self.seconds, time.process_time() - self.processor_seconds
             if self.step == 0:
                 self._begin_epoch()
             elif self.training.generator is not None:
@@ -77,9 +77,9 @@ class Trainer:
             self._set_mode()
             for x, rows, size in self.training.shares(self.processes.share, self.step):
                 stop = self._step(x, rows, size, asked())
-                self.seconds = time.perf_counter() - started
+                self.seconds, self.processor_seconds = time.perf_counter() - started, time.process_time() - busy
                 after_step(stop)
-            self._end_epoch(started)
+            self._end_epoch(started, busy)
             after_epoch()
 
     def _set_mode(self) -> None:
@@ -144,7 +144,7 @@ class Trainer:
             group["lr"] = factor * rate
         return factor * self.config.learning_rate
 
-    def _end_epoch(self, started: float) -> None:
+    def _end_epoch(self, started: float, busy: float) -> None:
         with self._averaged():
             score, validation = self._validate()
             top = validation if score is None else score
@@ -160,9 +160,10 @@ class Trainer:
             learning_rate=self._set_rate(self.updates - 1),
             stage=self.stages[stage - 1],
             score=score,
+            processor_seconds=time.process_time() - busy,
         )
         self.history.epochs.append(result)
-        self.epoch, self.step, self.seconds = self.epoch + 1, 0, 0.0
+        self.epoch, self.step, self.seconds, self.processor_seconds = self.epoch + 1, 0, 0.0, 0.0
         self.order = self._order_state()
         self.finished = self._is_over()
 
@@ -230,7 +231,8 @@ class Trainer:
             **_below("random", self._random_states()),
             "order": self.order,
         }
-        position = {name: getattr(self, name) for name in ("epoch", "step", "updates", "total", "count", "seconds")}
+        names = ("epoch", "step", "updates", "total", "count", "seconds", "processor_seconds")
+        position = {name: getattr(self, name) for name in names}
         return Checkpoint(
             tensors,
             {
@@ -255,6 +257,7 @@ class Trainer:
         self._restore_optimiser(checkpoint.part("optimiser"))
         for name in ("epoch", "step", "updates", "total", "count", "seconds", "beginnings", "stages"):
             setattr(self, name, record[name])
+        self.processor_seconds = record.get("processor_seconds", self.seconds)  # which older checkpoints lack
         self.top = -math.inf if record["top"] is None else record["top"]
         self.scored = record.get("scored", False)
         self.order = checkpoint.tensors["order"]

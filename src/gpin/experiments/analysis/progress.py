@@ -25,7 +25,8 @@ class Progress:
 
     Attributes:
         scores: The score of each epoch, in nats.
-        seconds: The time from the beginning of the training to the end of each epoch.
+        seconds: The processor time from the beginning of the training to the end of each epoch, or the time by the
+            clock where a result of an older version does not have it.
     """
 
     scores: Sequence[float]
@@ -53,7 +54,8 @@ def progress_of(results: Results, data: str, latent_dim: int) -> dict[str, Progr
         here = (entry.data, entry.latent_dim) == (data, latent_dim) and entry.steps is None
         if here and entry.row not in found and history and "score" in history[0]:
             scores = [epoch["score"] for epoch in history]
-            found[entry.row] = Progress(scores, list(accumulate(epoch["seconds"] for epoch in history)))
+            times = (epoch.get("processor_seconds", epoch["seconds"]) for epoch in history)
+            found[entry.row] = Progress(scores, list(accumulate(times)))
     return found
 
 
@@ -82,8 +84,8 @@ def progress_table(title: str, found: Mapping[str, Progress], targets: Mapping[s
     head = ["", "epochs", "time", "best score", *(f"{REFERENCES[row]}, {targets[row]:.1f}" for row in targets)]
     notes = [
         "The first epoch whose score on validation data reaches the paper's test log-likelihood after 2000 epochs, and "
-        "the training time until then. The validation score has K = 4 samples of the method's own posterior and is "
-        "lower than a test score with K = 100."
+        "the processor time of training until then. The validation score has K = 4 samples of the method's own "
+        "posterior and is lower than a test score with K = 100."
     ]
     return ResultTable(f"{title}: epochs to the paper's score", head, rows, notes=notes)
 
