@@ -256,8 +256,10 @@ def test_encode_takes_draws(double):
     for arguments in ({"draws": 8}, {"draws": 3, "steps": 1}, {"draws": -2, "steps": 1}, {"draws": 10**6, "steps": 1}):
         with pytest.raises(InputError, match="draws"):
             vae.encode(x, **arguments)
-    with pytest.raises(InputError, match="check"):
+    with pytest.raises(InputError, match="check needs natural-gradient steps"):
         vae.encode(x, check=False)
+    with pytest.raises(InputError, match="draws cannot be combined with calibrated=True"):
+        vae.encode(x, steps=1, draws=2, calibrated=True)
     natural = gpin.build((5,), "natural", 2, draws=4).eval()
     x = torch.rand(3, 5)
     assert torch.equal(natural.encode(x).mean, natural.encode(x, steps=1, draws=4).mean)

@@ -32,7 +32,7 @@ class CorrelatedNormal(LatentNormal):
         return self.loc
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """mean + R ε with R of :meth:`root_times`, shape `(*sample_shape, ..., d)`."""
+        """mean + R ε with R as in :meth:`root_times`, shape `(*sample_shape, ..., d)`."""
         return self.loc + self.root_times(standard_noise(self, self.loc, sample_shape))
 
 

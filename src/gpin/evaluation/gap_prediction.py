@@ -98,9 +98,9 @@ def expanded(value: Tensor) -> Tensor:
 def estimate_features(model: Generative, x: Tensor, q: Distribution) -> Float[Tensor, "n 5"]:
     """The features of the estimated gap, which take one gradient of the decoder.
 
-    They are the Newton decrement, compressed, the sum of the log standard deviations and the squared mean m of q, and
-    log p(x, m). What value of log p(x, m) is to be expected depends on x: the last feature is the standard deviation of
-    its values, as far as they are known. Calibrations of older versions have the first three features only.
+    There are five: the compressed Newton decrement t(½ gᵀΣg); the sum of the log standard deviations of q; the squared
+    norm of its mean m; log p(x, m); and the standard deviation of the observed values of x, because the typical size of
+    log p(x, m) depends on it. Calibrations saved by older versions use the first three only.
     """
     decrement, log_joint = decrement_and_log_joint(model, x, q)
     values = model.values(x).flatten(1).double()

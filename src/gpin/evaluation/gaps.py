@@ -30,7 +30,7 @@ The amortization gap can be determined at three costs, see :meth:`gpin.VAE.gap`:
 | how | price | what it is |
 |---|---|---|
 | "predicted" | a pass of the encoder | a regression on features of the encoder, see `gpin.evaluation.gap_prediction` |
-| "estimated" | one more gradient of the decoder | the Newton decrement ½ gᵀΣg, see `decrement_and_log_joint` |
+| "estimated" | one more gradient of the decoder | the Newton decrement ½ gᵀΣg; after calibration, a regression on it |
 | "refined" | a refinement of the instance and samples | ELBO(q*) − ELBO(q) as above, with refined posteriors |
 """
 
@@ -109,7 +109,9 @@ class Gap:
 
 
 def decrement_and_log_joint(model: Generative, x: Tensor, q: Distribution) -> tuple[Tensor, Tensor]:
-    r"""The Newton decrement at the mean m of q, in nats, and log p(x, m), each `(batch,)`: one gradient of the decoder.
+    r"""The Newton decrement at the mean m of q, in nats, and log p(x, m), each `(batch,)`.
+
+    It costs one gradient of the decoder.
 
     The decrement is ½ gᵀΣg with g = ∇_z log p(x, z) at m and the covariance Σ of q, or of the Gaussian that stands for
     q. If the posterior is Gaussian with covariance Σ, this is KL(N(m, Σ) ‖ p(z|x)).

@@ -39,8 +39,9 @@ class NaturalEncoderConfig(NaturalConfig):
         backtracking: The factor by which α is reduced while log p(x, m) would fall.
         trials: How many step sizes are tried before an instance stays where it is.
         draws: The number of points of q over which the gradient is averaged, a multiple of two; 0 takes the gradient
-            at the mean. Steps with draws lead to the mean of a skewed posterior rather than to its mode.
-        check: Whether inference verifies with a pass of the decoder that a step does not lower log p(x, m).
+            at the mean. Steps with draws lead close to the mean of a skewed posterior rather than to its mode.
+        check: Whether inference checks, with a forward pass of the decoder, that a step does not lower its objective.
+            Training uses `check_interval` instead.
         covariance: The covariance that the encoder returns, which is the metric of the steps: "full", "low_rank"
             (diagonal plus `rank` directions) or "diagonal".
         rank: The number of directions of a low-rank covariance; other covariances ignore it.
@@ -131,7 +132,7 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
     def with_steps(
         self, x: Tensor, model: Generative, steps: int, tolerance: float | None = None, **options: Any
     ) -> LatentNormal:
-        """The posterior q_k after any number of steps; what `options` does not have is as in the options of the
+        """The posterior q_k after any number of steps; options that are not given here default to those of the
         method."""
         chosen = self.options.model_copy(update={"steps": steps, **options})
         return Natural(chosen, tolerance)(x, self.encode(x, model), model)

@@ -9,10 +9,10 @@ If Σ is the inverse curvature of −log p(x, z), this is Newton's step. α_t is
 of step sizes that does not lower log p(x, m), or zero. The Newton decrement ½ gᵀΣg estimates in nats how much
 log p(x, m) can still rise.
 
-These steps lead to the mode. With draws, the expectation is an average over points m + δ of q, and the steps lead to
-the m of the highest ELBO, which is close to the *mean* of a skewed posterior. A step then costs one gradient of the
-decoder for every draw. The points are the same for every instance and call, apart from Σ, and symmetric: with each δ,
-−δ is among them. For a Gaussian posterior the average is therefore exact.
+These steps lead to the mode. With draws, the expectation is an average over points m ± Rε of q, R Rᵀ = Σ, where the ε
+are the same for all instances and calls, and this average of log p(x, z) takes the place of log p(x, m). The steps then
+lead to the m that approximately maximises the ELBO for the given Σ, which is closer to the *mean* of a skewed posterior
+than the mode is. A step costs one gradient of the decoder per point. For a Gaussian posterior the average is exact.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,8 +57,9 @@ class NaturalConfig(MethodConfig):
         trials: How many step sizes are tried before an instance stays where it is.
         draws: The number of points of q over which the gradient is averaged, a multiple of two; 0 takes the gradient
             at the mean.
-        check: Whether inference verifies with a pass of the decoder that a step does not lower log p(x, m). Without it
-            every step has the first step size, which the steps of trained models usually have anyway.
+        check: Whether inference checks, with a forward pass of the decoder, that a step does not lower its objective.
+            Without it, every step takes the first step size unless the result is not finite; for trained models, the
+            check rarely rejects it.
     """
 
     formerly: ClassVar[Mapping[str, Any]] = {"draws": 0, "check": True}
@@ -92,7 +93,8 @@ class Ascent:
 
 @cache
 def symmetric_points(count: int, dimensions: int) -> Float[Tensor, "count d"]:
-    """Standard normal points ε, of which the second half is the negative of the first: those of a Sobol sequence."""
+    """Quasi-random standard normal points from a scrambled Sobol sequence; the second half are the negatives of the
+    first."""
     uniform = torch.quasirandom.SobolEngine(dimensions, scramble=True, seed=0).draw(count // 2, dtype=torch.float64)
     half = torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
     return torch.cat([half, -half])
@@ -167,7 +169,7 @@ class Natural(Refinement[LatentNormal]):
         """Return N(m_T, Σ)."""
         normal = as_normal(q)
         if torch.is_grad_enabled() and self.tolerance is None:
-            return normal.with_mean(self.differentiable_steps(x, normal, model)[0])
+            return normal.with_mean(self.differentiable_steps(x, normal, model, check=self.options.check)[0])
         return self._ascend(normal, Objective.of(x, normal, model, self.options.draws))
 
     def differentiable_steps(

@@ -37,7 +37,7 @@ class Epoch:
     processor_seconds: float | None = None
 
     def record(self) -> dict[str, Any]:
-        """The epoch as a mapping, ready for JSON; without what is not known."""
+        """The epoch as a mapping, ready for JSON; fields that are None are left out."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 

@@ -25,8 +25,8 @@ class Progress:
 
     Attributes:
         scores: The score of each epoch, in nats.
-        seconds: The processor time from the beginning of the training to the end of each epoch, or the time by the
-            clock where a result of an older version does not have it.
+        seconds: The processor time from the beginning of the training to the end of each epoch, or wall-clock time
+            where a result of an older version does not have it.
     """
 
     scores: Sequence[float]
