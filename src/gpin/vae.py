@@ -255,7 +255,12 @@ class VAE(nn.Module):
         steps, tolerance = check_steps(steps, tolerance, max_steps)
         if calibrated and tolerance is not None:
             raise InputError("calibrated applies to a number of steps, not to a tolerance: give steps, or neither")
-        given = {"draws": None if draws is None else check_draws(draws), "check": check}
+        if check is not None and not isinstance(check, bool | np.bool_):
+            raise InputError(f"check must be True or False, got {check!r}")
+        given = {
+            "draws": None if draws is None else check_draws(draws),
+            "check": None if check is None else bool(check),
+        }
         options = {name: value for name, value in given.items() if value is not None}
         if options and steps is None:
             raise InputError(f"{next(iter(options))} needs natural-gradient steps: give steps or tolerance")
@@ -763,7 +768,7 @@ class VAE(nn.Module):
         samples = whole_number(100 if samples is None else samples, "samples")
         steps = self._own_if_equal(check_steps(steps, None, None)[0])
         self.check_gap(how, steps)
-        calibration = self._gpin_calibrations.get(steps)
+        calibration, draws = self._gpin_calibrations.get(steps), self.inference.draws
         parts = []
         with differentiable(), evaluating(self):
             for batch in (x.clone() if x.is_inference() else x).split(BATCH):
@@ -775,9 +780,9 @@ class VAE(nn.Module):
                     parts.append(Gap.without_interval(refined_gap(self, batch, q, self.refine(batch), samples), how))
                     continue
                 if calibration is None:
-                    parts.append(Gap.without_interval(decrement_and_log_joint(self, batch, q)[0].double(), how))
+                    parts.append(Gap.without_interval(decrement_and_log_joint(self, batch, q, draws)[0].double(), how))
                 else:
-                    parts.append(calibration.estimate(estimate_features(self, batch, q), how))
+                    parts.append(calibration.estimate(estimate_features(self, batch, q, draws), how))
         return Gap.join(parts)
 
     def check_gap(self, how: str, steps: int | None = None) -> None:
@@ -894,7 +899,7 @@ class VAE(nn.Module):
             for batch in x.split(BATCH):
                 q = self._encode(batch, steps, None)
                 features.append(self.inference.features(batch, self))
-                estimates.append(estimate_features(self, batch, q))
+                estimates.append(estimate_features(self, batch, q, self.inference.draws))
             for number, batch in enumerate(x[chosen.to(x.device)].split(BATCH)):
                 q, best = self._encode(batch, steps, None), self.refine(batch)
                 gaps.append(refined_gap(self, batch, q, best, samples))

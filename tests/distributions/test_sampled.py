@@ -68,6 +68,18 @@ def some_normals():
     ]
 
 
+def test_the_root_of_a_low_rank_covariance_is_differentiable_and_fails_for_single_instances():
+    directions = torch.zeros(3, D, 2, requires_grad=True)
+    q = LowRankNormal(torch.zeros(3, D), torch.ones(3, D), directions)
+    q.root_times(torch.randn(4, 3, D)).sum().backward()
+    assert directions.grad.isfinite().all()
+    huge = torch.zeros(3, D, 2)
+    huge[1] = 1e30
+    root = LowRankNormal(torch.zeros(3, D), torch.ones(3, D), huge).root_times(torch.ones(3, D))
+    assert root[[0, 2]].isfinite().all()
+    assert not root[1].isfinite().all()
+
+
 @pytest.mark.parametrize("index", range(6))
 def test_every_normal_agrees_with_the_dense_one(index):
     q = some_normals()[index]

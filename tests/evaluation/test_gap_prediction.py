@@ -10,7 +10,15 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 import gpin
 from gpin.distributions import CholeskyNormal
-from gpin.evaluation.gap_prediction import LENGTHS, LINEAR, GapRegression, compressed, expanded
+from gpin.evaluation.gap_prediction import (
+    LENGTHS,
+    LINEAR,
+    Calibration,
+    GapRegression,
+    compressed,
+    estimate_features,
+    expanded,
+)
 from gpin.evaluation.gaps import decrement_and_log_joint
 
 
@@ -355,3 +363,13 @@ def test_a_model_that_returns_nan_cannot_be_calibrated():
     features = torch.randn(60, 2)
     with pytest.raises(gpin.InputError, match="cannot be calibrated: the model returns values that are not finite"):
         GapRegression.fit(features, torch.full((60,), torch.nan), torch.arange(60), LINEAR)
+
+
+def test_a_calibration_of_an_older_version_uses_its_three_features():
+    vae, x = gpin.build((6,), "vae", 2, seed=0).eval(), torch.rand(80, 6)
+    q = vae.encode(x)
+    features, gaps = estimate_features(vae, x, q), torch.rand(80)
+    old = Calibration.fit(torch.rand(80, 4), features[:, :3], torch.arange(80), gaps)
+    assert torch.equal(old.estimate(features, "estimated").values, old.estimate(features[:, :3], "estimated").values)
+    new = Calibration.fit(torch.rand(80, 4), features, torch.arange(80), gaps)
+    assert not torch.equal(new.estimate(features, "estimated").values, old.estimate(features, "estimated").values)

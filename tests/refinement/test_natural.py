@@ -12,9 +12,10 @@ from torch import nn
 import gpin
 from gpin._core.errors import InputError
 from gpin.distributions import CholeskyNormal, DiagonalNormal, LowRankNormal
+from gpin.evaluation.gaps import decrement_and_log_joint
 from gpin.generative import log_joint_and_gradient
 from gpin.likelihoods import Bernoulli
-from gpin.refinement import Natural, NaturalConfig
+from gpin.refinement import Natural, NaturalConfig, natural
 from gpin.refinement.natural import newton_decrement
 
 
@@ -244,8 +245,34 @@ def test_unchecked_steps_take_no_further_pass_and_stay_where_the_decoder_fails(e
         far = CholeskyNormal(q.mean, 100 * q.factor)
         moved = Natural(NaturalConfig(steps=1, check=False))(x, far, vae).mean
         assert (vae.log_joint(x, moved) < vae.log_joint(x, q.mean)).all()  # much too far, and not noticed
-        vae.decoder.forward = lambda z: torch.nan * decode(z)
-        assert torch.equal(Natural(NaturalConfig(steps=2, check=False))(x, q, vae).mean, q.mean)
+    start = q.mean
+    vae.decoder.forward = lambda z: torch.where(
+        torch.cdist(z, start).min(-1, keepdim=True).values < 10, decode(z), torch.nan
+    )
+    for mode in (torch.no_grad, torch.enable_grad):
+        with mode():
+            near = Natural(NaturalConfig(steps=2, check=False, trials=1))(x, q, vae).mean
+            torch.testing.assert_close(near, posterior.mean)
+            assert torch.equal(Natural(NaturalConfig(steps=2, check=False, trials=1))(x, far, vae).mean, start)
+
+
+def test_many_draws_are_decoded_in_parts(double, monkeypatch):
+    vae, x, q = skewed()
+    whole = Natural(NaturalConfig(steps=2, draws=64))
+    with torch.no_grad():
+        expected = whole(x, q, vae).mean
+        monkeypatch.setattr(natural, "PAIRS", 10)
+        torch.testing.assert_close(whole(x, q, vae).mean, expected)
+
+
+def test_the_estimated_gap_of_a_method_with_draws_is_zero_where_its_steps_end(double):
+    x = skewed()[1]
+    plain, averaged = (gpin.build((12,), "natural", 1, likelihood="bernoulli", draws=n, seed=0).eval() for n in (0, 64))
+    for vae in (plain, averaged):
+        vae.gap(x, steps=0)
+        assert vae.gap(x, steps=60).values.abs().max() < 1e-3
+    q = averaged.encode(x, steps=60)
+    assert (decrement_and_log_joint(averaged, x, q)[0] > decrement_and_log_joint(averaged, x, q, 64)[0]).all()
 
 
 def test_encode_takes_draws(double):
@@ -253,6 +280,9 @@ def test_encode_takes_draws(double):
     assert not torch.allclose(vae.encode(x, steps=4, draws=8).mean, vae.encode(x, steps=4).mean)
     torch.testing.assert_close(vae.encode(x, steps=4, draws=0).mean, vae.encode(x, steps=4).mean)
     assert vae.encode(x, tolerance=0.1, draws=8).ascent.remaining_gap.max() <= 0.1
+    for nonsense in ("no", 0):
+        with pytest.raises(InputError, match="check must be True or False"):
+            vae.encode(x, steps=1, check=nonsense)
     for arguments in ({"draws": 8}, {"draws": 3, "steps": 1}, {"draws": -2, "steps": 1}, {"draws": 10**6, "steps": 1}):
         with pytest.raises(InputError, match="draws"):
             vae.encode(x, **arguments)

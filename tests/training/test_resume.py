@@ -1,5 +1,6 @@
 """Stopped anywhere, training goes on to the same bits."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -17,6 +18,7 @@ from pyarrow import parquet
 import gpin
 import gpin.training.checkpoints as checkpoints
 from gpin.inference import METHODS
+from gpin.training.history import Epoch, History, Metrics
 from gpin.training.interrupts import interruptible
 from gpin.training.trainer import Trainer
 
@@ -435,3 +437,11 @@ def test_checkpoints_of_version_0_1_are_of_the_same_run(shape, options, about, t
     vae = gpin.build(shape, latent_dim=2, seed=0, **options)
     gpin.fit(vae, x, x[:4], epochs=1, folder=tmp_path, progress=False)
     assert checkpoints.Checkpoints(tmp_path / "checkpoints").latest(pytest.fail).record["about"] == about
+
+
+def test_a_history_that_an_older_version_began_keeps_the_processor_time_of_its_later_epochs(tmp_path):
+    began = Epoch(train=1.0, validation=2.0, seconds=3.0, score=4.0)
+    history = History([began, dataclasses.replace(began, processor_seconds=2.5)], best=2)
+    Metrics(tmp_path, history).close(history)
+    assert parquet.read_table(tmp_path / "metrics.parquet")["processor_seconds"].to_pylist() == [None, 2.5]
+    assert History.from_record(history.record()) == history

@@ -18,6 +18,7 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
 
+from gpin._core.config import Config
 from gpin._core.errors import InputError
 
 __all__ = ["fingerprint", "same_structure"]
@@ -165,7 +166,8 @@ class _Description:
         if _is_named_tuple(kind):
             return self.type(kind, where), [self.value(item, where) for item in value]
         if isinstance(value, BaseModel):
-            return self.type(kind, where), repr(value.model_dump(mode="json"))
+            record = value.model_dump(mode="json")
+            return self.type(kind, where), repr(value.without_unused(record) if isinstance(value, Config) else record)
         if kind is functools.partial:
             return "partial", [self.value(part, where) for part in (value.func, value.args, value.keywords)]
         if kind in (property, functools.cached_property):

@@ -153,18 +153,18 @@ class LowRankNormal(CorrelatedNormal):
         return self.loc + self.scale * (own + (self.directions @ along.unsqueeze(-1)).squeeze(-1))
 
     def root_times(self, noise: Tensor) -> Tensor:
-        """D (I + U Uᵀ)^½ ε, where (I + U Uᵀ)^½ = I + U W Uᵀ and W has the eigenvectors of Uᵀ U, with the eigenvalues
-        1/(1 + √(1 + λ)) instead of λ."""
-        values, vectors = torch.linalg.eigh(self.directions.mT @ self.directions)
-        inner = (vectors / (1 + (1 + values.clamp(min=0)).sqrt()).unsqueeze(-2)) @ vectors.mT
-        columns = columns_of(noise, self.loc)
-        moved = columns + self.directions @ (inner @ (self.directions.mT @ columns))
-        return self.scale * from_columns(moved, noise)
+        """D R ε with the Cholesky factor R of I + U Uᵀ; NaN where U is not finite or too large for it."""
+        return self.scale * from_columns(self._factor(self.directions.mT) @ columns_of(noise, self.loc), noise)
 
     def _inner(self) -> Tensor:
         """The Cholesky factor of I + Uᵀ U, `(..., rank, rank)`; NaN where U is not finite or too large for it."""
-        eye = torch.eye(self.directions.shape[-1], dtype=self.loc.dtype, device=self.loc.device)
-        factor, failed = torch.linalg.cholesky_ex(eye + self.directions.mT @ self.directions)
+        return self._factor(self.directions)
+
+    @staticmethod
+    def _factor(directions: Tensor) -> Tensor:
+        """The Cholesky factor of I + Vᵀ V for V `(..., n, m)`: `(..., m, m)`; NaN where there is none."""
+        eye = torch.eye(directions.shape[-1], dtype=directions.dtype, device=directions.device)
+        factor, failed = torch.linalg.cholesky_ex(eye + directions.mT @ directions)
         return factor.where((failed == 0)[..., None, None], torch.nan)
 
     def _log_det(self) -> Tensor:

@@ -95,14 +95,14 @@ def expanded(value: Tensor) -> Tensor:
     return value.sign() * value.abs().expm1()
 
 
-def estimate_features(model: Generative, x: Tensor, q: Distribution) -> Float[Tensor, "n 5"]:
+def estimate_features(model: Generative, x: Tensor, q: Distribution, draws: int = 0) -> Float[Tensor, "n 5"]:
     """The features of the estimated gap, which take one gradient of the decoder.
 
     There are five: the compressed Newton decrement t(½ gᵀΣg); the sum of the log standard deviations of q; the squared
     norm of its mean m; log p(x, m); and the standard deviation of the observed values of x, because the typical size of
     log p(x, m) depends on it. Calibrations saved by older versions use the first three only.
     """
-    decrement, log_joint = decrement_and_log_joint(model, x, q)
+    decrement, log_joint = decrement_and_log_joint(model, x, q, draws)
     values = model.values(x).flatten(1).double()
     spread = (values - values.nanmean(1, keepdim=True)).square().nanmean(1).nan_to_num().sqrt()
     width, square = q.stddev.log().sum(-1), q.mean.square().sum(-1)

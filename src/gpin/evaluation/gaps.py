@@ -44,7 +44,7 @@ from torch.distributions import Distribution
 from gpin.distributions import as_normal, sample_and_log_prob
 from gpin.evaluation.importance import LogLikelihood
 from gpin.generative import Generative, log_joint_and_gradient
-from gpin.refinement.natural import newton_decrement
+from gpin.refinement.natural import Objective, newton_decrement
 
 __all__ = [
     "GAPS",
@@ -108,7 +108,7 @@ class Gap:
         return self.values.double().mean().item()
 
 
-def decrement_and_log_joint(model: Generative, x: Tensor, q: Distribution) -> tuple[Tensor, Tensor]:
+def decrement_and_log_joint(model: Generative, x: Tensor, q: Distribution, draws: int = 0) -> tuple[Tensor, Tensor]:
     r"""The Newton decrement at the mean m of q, in nats, and log p(x, m), each `(batch,)`.
 
     It costs one gradient of the decoder.
@@ -120,9 +120,10 @@ def decrement_and_log_joint(model: Generative, x: Tensor, q: Distribution) -> tu
         model: The generative model.
         x: `(batch, *shape)`.
         q: Any distribution with batch shape `(batch,)` and event shape `(d,)`.
+        draws: The number of draws of q over which gradient and log joint are averaged; 0 takes them at m.
     """
     normal = as_normal(q)
-    log_joint, gradient = log_joint_and_gradient(model, x, normal.mean)
+    log_joint, gradient = Objective.of(x, normal, model, draws).value_and_gradient(normal.mean.detach())
     return newton_decrement(gradient, normal.covariance_times(gradient)).detach(), log_joint
 
 

@@ -137,6 +137,12 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
     def forward(self, x: Tensor, model: Generative) -> Distribution:
         """q(z|x) with batch shape `(batch,)` and event shape `(d,)`."""
 
+    @property
+    def draws(self) -> int:
+        """The number of draws over which its own natural-gradient steps average, see `gpin.refinement.NaturalConfig`;
+        0 if they follow the gradient at the mean, or if there are none."""
+        return getattr(self.options, "draws", 0)
+
     def initial(self, x: Tensor, model: Generative) -> Distribution:
         """The posterior from which :meth:`with_steps` begins: by default q(z|x). A method whose q(z|x) already includes
         such steps returns the posterior before them."""

@@ -148,7 +148,7 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
         if plain:
             bound = self.elbo_of(q, x, model, samples)
             return tamed_mean(-bound.weighted(kl_weight), x), bound.value.mean().detach()
-        check = not self.training or int(self.checking[0]) == 0
+        check = int(self.checking[0]) == 0 if self.training else options.check
         bound, gradients, sizes = self._steps_and_elbo(x, q, model, samples, check)
         if not check and int(batch_sum((~bound.value.isfinite()).sum())):
             check = True  # a step has left the region in which the decoder is finite

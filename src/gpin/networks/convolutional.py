@@ -21,7 +21,6 @@ __all__ = [
     "ConvolutionalOptions",
     "FewChannels",
     "ImageOptions",
-    "OneChannel",
     "halved_sizes",
     "matched_width",
     "upsampling",
@@ -144,19 +143,37 @@ def upsampling(before: int, after: int, size: tuple[int, int]) -> nn.ConvTranspo
     """A 4×4 transposed convolution of stride 2 to images of this size."""
     # Where the trunk rounded an odd size down, output_padding restores the missing pixel (3 → 7).
     odd = (size[0] % 2, size[1] % 2)
-    kind = OneChannel if after == 1 else FewChannels if after < 8 else nn.ConvTranspose2d
+    kind = FewChannels if after < 8 else nn.ConvTranspose2d
     return kind(before, after, 4, stride=2, padding=1, output_padding=odd)
 
 
 class FewChannels(nn.ConvTranspose2d):
-    """The same function, computed as a 2×2 convolution with one output channel for each pixel of a 2×2 block.
-
-    Before the padding is cut off, pixels 2m and 2m + 1 are computed from input m with taps 0 and 1, and from input
-    m − 1 with taps 2 and 3. For few channels this is faster on the CPU, whose kernels process eight channels at a time.
+    """The same function, computed in a way that is faster on the CPU for few output channels, because the kernels for
+    convolutions process eight channels at a time.
     """
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """`(batch, in, height, width)` → `(batch, out, 2 height + odd, 2 width + odd)`."""
+        return self._as_product(x) if self.out_channels == 1 else self._as_convolution(x)
+
+    def _as_product(self, x: Tensor) -> Tensor:
+        """A matrix product yields a 4×4 patch for every input pixel, and the overlapping patches are added up.
+
+        For one channel this is the faster way, most of all in second derivatives, which `natural` needs in training and
+        which take a third less time; for three channels it is the slower one.
+        """
+        assert self.bias is not None
+        pixels = x.permute(0, 2, 3, 1).flatten(1, 2)  # (batch, height width, in)
+        patches = pixels @ self.weight.flatten(1)  # (batch, height width, out 4 4)
+        size = tuple(2 * side + odd for side, odd in zip(x.shape[-2:], self.output_padding, strict=True))
+        return F.fold(patches.mT, size, 4, padding=1, stride=2) + self.bias[:, None, None]
+
+    def _as_convolution(self, x: Tensor) -> Tensor:
+        """A 2×2 convolution with one output channel for each pixel of a 2×2 block.
+
+        Before the padding is cut off, pixels 2m and 2m + 1 are computed from input m with taps 0 and 1, and from input
+        m − 1 with taps 2 and 3.
+        """
         assert self.bias is not None
         blocks = self.weight.unflatten(3, (2, 2)).unflatten(2, (2, 2)).flip(2, 4)  # (in, out, 2 inputs, 2 pixels, …)
         filters = blocks.permute(1, 3, 5, 0, 2, 4).reshape(-1, self.in_channels, 2, 2)
@@ -164,20 +181,3 @@ class FewChannels(nn.ConvTranspose2d):
         output = F.pixel_shuffle(F.conv2d(x, filters, self.bias.repeat_interleave(4), padding=1), 2)
         high, wide = self.output_padding
         return output[..., 1 : output.shape[-2] - 1 + high, 1 : output.shape[-1] - 1 + wide]
-
-
-class OneChannel(nn.ConvTranspose2d):
-    """The same function for one output channel: a matrix product yields a 4×4 patch for every input pixel, and the
-    overlapping patches are added up.
-
-    On the CPU this is faster than :class:`FewChannels` for one channel, where second derivatives, which `natural` needs
-    in training, take a third less time, and slower for three.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        """`(batch, in, height, width)` → `(batch, 1, 2 height + odd, 2 width + odd)`."""
-        assert self.bias is not None
-        pixels = x.permute(0, 2, 3, 1).flatten(1, 2)  # (batch, height width, in)
-        patches = pixels @ self.weight.flatten(1)  # (batch, height width, 16)
-        size = tuple(2 * side + odd for side, odd in zip(x.shape[-2:], self.output_padding, strict=True))
-        return F.fold(patches.mT, size, 4, padding=1, stride=2) + self.bias

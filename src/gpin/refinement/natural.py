@@ -39,6 +39,9 @@ MOST_STEPS = 1000
 MOST_DRAWS = 4096
 """The largest number of draws."""
 
+PAIRS = 2048
+"""How many pairs of an instance and a draw are decoded at a time."""
+
 
 def newton_decrement(
     gradient: Float[Tensor, "batch d"], direction: Float[Tensor, "batch d"]
@@ -58,11 +61,12 @@ class NaturalConfig(MethodConfig):
         draws: The number of points of q over which the gradient is averaged, a multiple of two; 0 takes the gradient
             at the mean.
         check: Whether inference checks, with a forward pass of the decoder, that a step does not lower its objective.
-            Without it, every step takes the first step size unless the result is not finite; for trained models, the
-            check rarely rejects it.
+            Without it, every step takes the first step size, and an instance stays where it is only if that leads to
+            a mean that is not finite or, before the last step, to an objective that is not.
     """
 
     formerly: ClassVar[Mapping[str, Any]] = {"draws": 0, "check": True}
+    later = ("draws", "check")
 
     steps: int = Field(default=1, ge=0, le=MOST_STEPS)
     step_size: float = Field(default=1.0, gt=0, le=1)
@@ -131,15 +135,26 @@ class Objective:
         """The value for each instance."""
         if self.offsets is None:
             return log_joint_alone(self.model, self.x, mean)
-        return log_joint_alone(self.model, self.x, mean + self.offsets).mean(0)
+        parts = [log_joint_alone(self.model, self.x, mean + offsets) for offsets in self._parts(self.offsets)]
+        return torch.cat(parts).mean(0)
+
+    def _parts(self, offsets: Tensor) -> Sequence[Tensor]:
+        """The offsets in parts whose points are decoded together."""
+        return offsets.split(max(1, PAIRS // max(1, len(self.x))))
 
     def value_and_gradient(
         self, mean: Float[Tensor, "batch d"], *, differentiable: bool = False
     ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch d"]]:
         """The value and its gradient in the mean; see `log_joint_and_gradient` for `differentiable`."""
-        z = mean if self.offsets is None else mean + self.offsets
-        value, gradient = log_joint_and_gradient(self.model, self.x, z, differentiable=differentiable)
-        return (value, gradient) if self.offsets is None else (value.mean(0), gradient.mean(0))
+        if self.offsets is None:
+            return log_joint_and_gradient(self.model, self.x, mean, differentiable=differentiable)
+        parts = [self.offsets] if differentiable else self._parts(self.offsets)
+        found = [
+            log_joint_and_gradient(self.model, self.x, mean + offsets, differentiable=differentiable)
+            for offsets in parts
+        ]
+        values, gradients = zip(*found, strict=True)
+        return torch.cat(values).mean(0), torch.cat(gradients).mean(0)
 
 
 class Natural(Refinement[LatentNormal]):
@@ -182,17 +197,21 @@ class Natural(Refinement[LatentNormal]):
         """
         objective = Objective.of(x, q, model, self.options.draws)
         mean, gradients, sizes = q.mean, [], []
+        before = mean
         for _ in range(self.options.steps):
             value, gradient = objective.value_and_gradient(mean, differentiable=second_order)
-            # An instance whose gradient is not finite stays where it is and does not spoil the encoder's gradients.
-            gradient = gradient.where(gradient.isfinite().all(-1, keepdim=True), 0.0)
+            # An unchecked step may have gone too far. An instance whose value or gradient is not finite stays where it
+            # is and does not spoil the encoder's gradients.
+            finite = value.isfinite().unsqueeze(-1)
+            mean = torch.where(finite, mean, before)
+            gradient = gradient.where(finite & gradient.isfinite().all(-1, keepdim=True), 0.0)
             direction = q.covariance_times(gradient)
             if check:
                 with torch.no_grad():
                     size, _ = self._accepted(objective, mean, direction, value, self.sizes)
             else:
                 size = torch.full_like(value, self.options.step_size)
-            mean = mean + size.unsqueeze(-1) * direction
+            before, mean = mean, mean + size.unsqueeze(-1) * direction
             gradients.append(gradient.detach())
             sizes.append(size.unsqueeze(-1))
         return mean, gradients, sizes

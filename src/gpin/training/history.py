@@ -113,7 +113,9 @@ class Metrics:
         from pyarrow import parquet
 
         buffer = pa.BufferOutputStream()
-        parquet.write_table(pa.Table.from_pylist(history.rows()), buffer)
+        rows = history.rows()
+        names = dict.fromkeys(name for row in rows for name in row)  # epochs of an older version have fewer
+        parquet.write_table(pa.table({name: [row.get(name) for row in rows] for name in names}), buffer)
         _write_changed(self.folder / "metrics.parquet", buffer.getvalue().to_pybytes())
 
 

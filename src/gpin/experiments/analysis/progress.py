@@ -54,8 +54,8 @@ def progress_of(results: Results, data: str, latent_dim: int) -> dict[str, Progr
         here = (entry.data, entry.latent_dim) == (data, latent_dim) and entry.steps is None
         if here and entry.row not in found and history and "score" in history[0]:
             scores = [epoch["score"] for epoch in history]
-            times = (epoch.get("processor_seconds", epoch["seconds"]) for epoch in history)
-            found[entry.row] = Progress(scores, list(accumulate(times)))
+            clock = "processor_seconds" if all("processor_seconds" in epoch for epoch in history) else "seconds"
+            found[entry.row] = Progress(scores, list(accumulate(epoch[clock] for epoch in history)))
     return found
 
 
