@@ -90,7 +90,7 @@ def figure(folder):
             if path.exists():
                 found[method, latent_dim] = json.loads(path.read_text())
     groups = {
-        f"{method}, {dim}": {
+        f"{method}, d = {dim}": {
             part: {f"{gap} gap": one[part][gap]["mean"] for gap in GAPS[1:]} for part in ("test", "train")
         }
         for (method, dim), one in found.items()
