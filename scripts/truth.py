@@ -25,7 +25,7 @@ from gpin.runs.truth import split_gaps
 
 DOCS = Path(__file__).parents[1] / "docs"
 INSTANCES = 10
-TEMPERATURES = {10: 400, 50: 1600}
+TEMPERATURES = {10: 400, 50: 3200}
 """Of the sandwich, by latent dimensions: as many as make it narrower than half a nat."""
 GAP_OPTIONS = {"limit": 50, "temperatures": 100, "chains": 4}
 OTHERS = {
