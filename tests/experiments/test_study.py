@@ -9,6 +9,7 @@ import gpin
 from gpin._core.errors import InputError
 from gpin.experiments import PROTOCOLS, Protocol, Study, write_report
 from gpin.experiments import study as studies
+from gpin.experiments.execution import cost as costs
 from gpin.experiments.execution.executors import EXECUTORS
 from gpin.inference import METHODS, GaussianEncoder
 
@@ -68,6 +69,17 @@ def test_annealed_scores_split_the_gap_in_the_tables(tmp_path):
         for name in ("inference gap, annealed", "amortization gap", "approximation gap, annealed")
     )
     assert whole == pytest.approx(sum(parts), abs=0.02)
+
+
+def test_the_estimated_cost_counts_what_is_scored_closely(monkeypatch):
+    monkeypatch.setattr(costs, "measured_seconds", lambda *arguments, **options: (0.0, 0.0))
+    monkeypatch.setattr(costs, "seconds_of", lambda call: float(costs.POINTS))  # one second per instance
+    scoring = SCORING.model_copy(update={"instances": 40, "closely": 10, "temperatures": 3})
+    protocol = SMALL.model_copy(update={"scoring": scoring})
+    study = Study("digits", protocol, latent_dim=2, rows=["vae", "natural"], splits=1)
+    seconds = {kind.row: kind.run_seconds for kind in study.estimate_cost().kinds}
+    close = 2 * 10  # refined and annealed
+    assert seconds == {"vae": 40 + close, "natural": 40 * (1 + len((0, 2, 4))) + close}
 
 
 def test_a_method_from_outside_is_a_row_of_a_table(toy, tmp_path):

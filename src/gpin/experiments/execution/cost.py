@@ -12,7 +12,7 @@ from gpin._core.threads import threads
 from gpin.building import build
 from gpin.data import BENCHMARKS, split_rows
 from gpin.evaluation.grid import grid_scores
-from gpin.experiments.execution.jobs import Job, annealed_estimate
+from gpin.experiments.execution.jobs import Job, Scoring, annealed_estimate
 from gpin.experiments.protocols import Entry, variant_named
 from gpin.report.numbers import duration
 from gpin.report.tables import ResultTable
@@ -134,22 +134,21 @@ def _measure(same: Sequence[Entry]) -> RunGroup:
     vae.prepare([x])
     batches = math.ceil(train / training.batch_size), math.ceil(validation / training.batch_size)
     step, epoch = measured_seconds(vae, x, batches, training.learning_rate)
-    run = training.epochs * epoch + test * _point_seconds(vae, x[:POINTS], job)
+    run = training.epochs * epoch + _scoring_seconds(vae, x[:POINTS], job.scoring, test)
     return RunGroup(entry.row, entry.data, entry.latent_dim, len(same), _size(vae), step, run)
 
 
-def _point_seconds(vae: VAE, x: torch.Tensor, job: Job) -> float:
-    """The time to score one instance."""
+def _scoring_seconds(vae: VAE, x: torch.Tensor, scoring: Scoring, test: int) -> float:
+    """The time to score `test` instances, only some of them closely, at the speed measured with the instances x."""
     vae.eval()
-    taken = sum(seconds_of(lambda p=p: vae.log_likelihood(x, job.scoring.samples, p)) for p in PROPOSALS)
-    if job.scoring.grid:
-        taken += seconds_of(lambda: grid_scores(vae, x))
-    if job.scoring.temperatures:
-        taken += seconds_of(lambda: annealed_estimate(vae, x, job.scoring))
-    return taken / len(x)
-
-
-PROPOSALS = ("encoder", "refined")
+    steps = (None, *scoring.steps)
+    each = sum(seconds_of(lambda k=k: vae.log_likelihood(x, scoring.samples, "encoder", steps=k)) for k in steps)
+    closely = seconds_of(lambda: vae.log_likelihood(x, scoring.samples, "refined"))
+    if scoring.grid:
+        closely += seconds_of(lambda: grid_scores(vae, x))
+    if scoring.temperatures:
+        closely += seconds_of(lambda: annealed_estimate(vae, x, scoring))
+    return (test * each + min(test, scoring.closely or test) * closely) / len(x)
 
 
 def _counts(job: Job) -> tuple[int, int, int]:
