@@ -773,7 +773,7 @@ class VAE(nn.Module):
         with differentiable(), evaluating(self):
             for batch in (x.clone() if x.is_inference() else x).split(BATCH):
                 if how == "predicted" and calibration is not None:
-                    parts.append(calibration.predicted(self.inference.features(batch, self), how))
+                    parts.append(calibration.predict(self.inference.features(batch, self), how))
                     continue
                 q = self._encode(batch, steps, None)
                 if how == "refined":
@@ -852,6 +852,7 @@ class VAE(nn.Module):
         x: ArrayLike,
         *,
         y: Any = None,
+        training: Iterable[ArrayLike] | None = None,
         steps: int | None = None,
         refined: int = 500,
         samples: int = 20,
@@ -875,6 +876,9 @@ class VAE(nn.Module):
         Arguments:
             x: `(batch, *shape)`, at least 50 instances. At most 1,000 of them, evenly spaced, are used.
             y: The conditions of x, see :meth:`check`; for a conditional model only.
+            training: Batches of the training data, such as `x_train.split(1000)`, at least 1,000 instances in all. The
+                predicted gap ranks instances better if it learns from them too. They are not refined. The rows of a
+                conditional model carry their conditions.
             steps: The number of natural-gradient steps after which the gap is determined, see :meth:`gap`.
             refined: The largest number of instances to refine, at least 50.
             samples: The number of samples for each ELBO of a refined instance, and of its weighted draws.
@@ -893,13 +897,9 @@ class VAE(nn.Module):
         check_count(len(x))
         x = x[evenly_spaced(len(x), MOST).to(x.device)]
         chosen = evenly_spaced(len(x), refined)
-        features, estimates, gaps, ranks = [], [], [], []
+        gaps, ranks = [], []
         with differentiable(), evaluating(self), seeded(check_seed(seed)):
             x = x.clone() if x.is_inference() else x
-            for batch in x.split(BATCH):
-                q = self._encode(batch, steps, None)
-                features.append(self.inference.features(batch, self))
-                estimates.append(estimate_features(self, batch, q, self.inference.draws))
             for number, batch in enumerate(x[chosen.to(x.device)].split(BATCH)):
                 q, best = self._encode(batch, steps, None), self.refine(batch)
                 gaps.append(refined_gap(self, batch, q, best, samples))
@@ -913,10 +913,22 @@ class VAE(nn.Module):
                 posteriors: dict[int | str | None, Callable[[Tensor], Draws]]
                 posteriors = {steps: partial(self.encode, steps=steps), "refined": self.refine}
                 found = {key: coverage_of(posterior, *pairs, RANKED) for key, posterior in posteriors.items()}
-        calibration = Calibration.fit(torch.cat(features), torch.cat(estimates), chosen, torch.cat(gaps))
+            seen = None if training is None else self._gap_features(training, steps)
+            with seeded(seed):  # a DataLoader draws random numbers
+                calibration = Calibration.fit(*self._gap_features([x], steps), chosen, torch.cat(gaps), seen)
         temperatures = {key: coverage.temperature for key, coverage in found.items()}
         self._gpin_calibrations = {**self._gpin_calibrations, steps: calibration}
         self._gpin_temperatures = {**self._gpin_temperatures, **temperatures}
+
+    def _gap_features(self, batches: Iterable[ArrayLike], steps: int | None) -> tuple[Tensor, Tensor]:
+        """The features of the encoder, and those of the estimated gap after some steps, each `(n, features)`."""
+        features, estimates = [], []
+        for batch in batches:
+            for x in self.check(batch).split(BATCH):
+                q = self._encode(x, steps, None)
+                features.append(self.inference.features(x, self))
+                estimates.append(estimate_features(self, x, q, self.inference.draws))
+        return torch.cat(features), torch.cat(estimates)
 
     def _draw(self, x: Tensor, q: Distribution, samples: int) -> Tensor:
         """One draw from the posterior of each instance, `(batch, d)`, by importance resampling from q."""

@@ -14,6 +14,7 @@ from gpin.evaluation.gap_prediction import (
     LENGTHS,
     LINEAR,
     Calibration,
+    GapNetwork,
     GapRegression,
     compressed,
     estimate_features,
@@ -172,6 +173,44 @@ def test_calibrated_gaps_of_a_linear_gaussian_model_cover_the_known_divergence()
         assert found.values.median() == pytest.approx(exact.median().item(), rel=0.1)
 
 
+def test_training_instances_improve_the_ranking_and_keep_the_intervals():
+    """With 80 validation instances alone the predicted gap is hardly better than chance."""
+    model, vae = inaccurate()
+    held, x = model.sample(80), model.sample(1500)
+    exact = divergence(model, vae.encode(x), x)
+    rho = {}
+    for name, training in (("alone", None), ("with training", model.sample(4000).split(1000))):
+        vae.calibrate(held, training=training)
+        found = vae.gap(x, "predicted")
+        rho[name] = spearmanr(found.values, exact).statistic
+        covered = ((exact >= found.low) & (exact <= found.high)).double().mean()
+        assert 0.65 < covered < 0.95, name  # two quantiles of 80 residuals: 0.8 ± 3 · 0.045
+    assert rho["with training"] > max(0.9, rho["alone"] + 0.05)
+
+
+def test_the_network_learns_a_function_and_stays_within_its_targets():
+    features = torch.randn(3000, 5)
+    targets = 2 + torch.sin(2 * features[:, 0]) + 0.1 * torch.randn(3000)
+    features[:, 4] = 7.0  # constant
+    network = GapNetwork.fit(features, targets.double())
+    new = torch.randn(1000, 5)
+    new[:, 4] = 7.0
+    truth = 2 + torch.sin(2 * new[:, 0]).double()
+    assert (network(new) - truth).square().mean() < 0.05 * truth.var()
+    far = network(1e6 * torch.randn(50, 5))
+    low, high = targets.min().item(), targets.max().item()
+    assert ((far >= low - 1e-6) & (far <= high + 1e-6)).all()
+
+
+def test_fewer_training_instances_than_a_network_needs_change_nothing():
+    model, vae = inaccurate()
+    held, x = model.sample(60), model.sample(5)
+    vae.calibrate(held)
+    expected = vae.gap(x, "predicted").values
+    vae.calibrate(held, training=[model.sample(999)])
+    assert torch.equal(vae.gap(x, "predicted").values, expected)
+
+
 @pytest.mark.parametrize("scale", [1.0, 3.0, 10.0, 1e2, 1e6])
 def test_the_estimate_does_not_explode_far_from_the_calibration(scale):
     """On data that a bent decoder has never produced, it stays within a factor of ten of the decrement."""
@@ -259,6 +298,15 @@ def test_calibrations_for_other_steps_stand_side_by_side():
 # Files and training ----------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def network_trained():
+    """A model whose own calibration has a network, and the other one for two steps none."""
+    vae = gpin.build((6,), "gp", latent_dim=2, seed=0).eval()
+    vae.calibrate(torch.rand(80, 6), training=[torch.rand(1000, 6)])
+    vae.calibrate(torch.rand(80, 6), steps=2)
+    return vae
+
+
 @pytest.fixture
 def calibrated():
     vae = gpin.build((6,), "gp", latent_dim=2, seed=0).eval()
@@ -268,13 +316,14 @@ def calibrated():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_calibration_is_saved_and_loaded(calibrated, tmp_path, dtype):
+def test_a_calibration_is_saved_and_loaded(network_trained, tmp_path, dtype):
     x = torch.rand(5, 6)
-    calibrated.save(tmp_path)
+    network_trained.save(tmp_path)
     loaded = gpin.load(tmp_path, dtype=dtype)
+    assert [loaded.calibrations[steps].network is not None for steps in (None, 2)] == [True, False]
     for how in ("predicted", "estimated"):
         for steps in (None, 2):
-            found, expected = loaded.gap(x, how, steps=steps), calibrated.gap(x, how, steps=steps)
+            found, expected = loaded.gap(x, how, steps=steps), network_trained.gap(x, how, steps=steps)
             for end in ("values", "low", "high"):
                 torch.testing.assert_close(getattr(found, end), getattr(expected, end), rtol=1e-4, atol=1e-5)
 
@@ -317,6 +366,17 @@ def test_training_calibrates_with_the_validation_data_and_drops_what_was_before(
     assert not calibrated.calibrations
     gpin.fit(calibrated, x, seen[:40], epochs=1, progress=False)  # too few
     assert not calibrated.calibrations
+
+
+@pytest.mark.parametrize("loader", [False, True])
+def test_training_learns_the_predicted_gap_from_its_own_data_too(loader):
+    vae, x, held = gpin.build((6,), "vae", 2, architecture={"width": 8}, seed=0), torch.rand(1200, 6), torch.rand(60, 6)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=100) if loader else x
+    gpin.fit(vae, data, held, epochs=1, progress=False)
+    found = vae.gap(x[:5], "predicted").values
+    vae.calibrate(held, training=x.split(100))
+    torch.testing.assert_close(vae.gap(x[:5], "predicted").values, found, rtol=1e-3, atol=1e-3)
+    assert vae.calibrations[None].network is not None
 
 
 def test_training_says_why_a_model_cannot_be_calibrated():

@@ -94,11 +94,11 @@ class Batches:
         order = torch.randperm(self.size, generator=self.generator) if shuffled else torch.arange(self.size)
         for whole in order.split(self.batch_size)[start:]:
             rows = share.of(whole)
-            yield (
-                self.data[rows] if isinstance(self.data, Tensor) else _read(self.data, rows.tolist()),
-                rows,
-                len(whole),
-            )
+            yield self.read(rows), rows, len(whole)
+
+    def read(self, rows: Tensor) -> Tensor:
+        """The instances of these numbers; a `DataLoader`, which hides them, has none."""
+        return self.data[rows] if isinstance(self.data, Tensor) else _read(self.data, rows.tolist())
 
 
 def hold_out(data: Any, generator: torch.Generator) -> tuple[Any, Any]:

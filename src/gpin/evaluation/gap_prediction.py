@@ -15,7 +15,9 @@ marginal likelihood, for which a² has a closed form. There are two regressions:
 | predicted | what the encoder knows about x, see `gpin.inference.InferenceModel.features` | squared exponential |
 
 The predicted gap needs more instances than the estimated one. Instances that were not refined enter its regression with
-their estimated gap.
+their estimated gap. If training instances are given, a small network is fitted to their estimated gaps first, see
+:class:`GapNetwork`, and the Gaussian process describes by how much validation instances differ from its prediction. The
+gaps of training instances are smaller, but much the same makes an instance hard.
 
 An interval is t⁻¹(mean + quantile · predictive standard deviation), where the quantiles are those of the standardised
 leave-one-out residuals of the refined instances. It does not rely on the noise being Gaussian.
@@ -25,11 +27,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from safetensors.torch import load as load_tensors
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from gpin._core.errors import InputError
@@ -40,9 +43,12 @@ from gpin.generative import Generative
 __all__ = [
     "COVERAGE",
     "LEAST",
+    "LEAST_TRAINING",
     "MOST",
+    "MOST_TRAINING",
     "Calibration",
     "Calibrations",
+    "GapNetwork",
     "GapRegression",
     "Temperatures",
     "check_count",
@@ -58,6 +64,9 @@ COVERAGE = 0.8
 LEAST, MOST = 50, 1000
 """The smallest number of instances that a calibration needs, and the largest number that it uses."""
 
+LEAST_TRAINING, MOST_TRAINING = 1000, 10_000
+"""The smallest number of training instances to which a network is fitted, and the largest number that is used."""
+
 LINEAR = (math.inf,)
 """The length scale that stands for the linear kernel."""
 
@@ -69,6 +78,9 @@ NOISES = 10.0 ** torch.arange(-2, 3.25, 0.25, dtype=torch.float64)
 
 OWN = "own"
 """The name, in files, of the calibration for the number of steps that the method itself takes."""
+
+NETWORK = "network"
+"""The name, in files, of the network of a calibration."""
 
 TEMPERATURE = "temperature"
 """The name, in files, of a posterior's temperature."""
@@ -233,16 +245,75 @@ def _outer_quantiles(residuals: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """The two regressions of the gap of a model.
+class GapNetwork:
+    """A network with one hidden layer that maps p features to t(Δ).
 
     Attributes:
-        predicted: The regression on features of the encoder.
+        centre: The means of the features, `(p,)`.
+        scale: Their standard deviations, `(p,)`; 1 for a feature that is constant.
+        weight: The weights of the hidden layer, `(units, p)`.
+        bias: Its biases, `(units,)`.
+        output: The weights of the output, `(units,)`.
+        offset: Its bias, a scalar.
+        bounds: The smallest and the largest target to which it was fitted, `(2,)`, between which its output stays.
+    """
+
+    centre: Tensor
+    scale: Tensor
+    weight: Tensor
+    bias: Tensor
+    output: Tensor
+    offset: Tensor
+    bounds: Tensor
+
+    UNITS: ClassVar[int] = 128
+    UPDATES: ClassVar[int] = 2400
+    BATCH: ClassVar[int] = 128
+
+    @classmethod
+    def fit(cls, features: Float[Tensor, "n p"], targets: Float[Tensor, " n"]) -> "GapNetwork":
+        """Fit the network to features and t(Δ), by AdamW with dropout; the noise is that of torch's generator."""
+        features, targets = features.detach().cpu().float(), targets.detach().cpu().float()
+        deviations, spread = features.std(0), targets.std().clamp(min=1e-6)
+        scale = torch.where(deviations <= 1e-6 * (1 + features.mean(0).abs()), 1.0, deviations)
+        inputs, wanted = (features - features.mean(0)) / scale, (targets - targets.mean()) / spread
+        hidden, last = nn.Linear(features.shape[1], cls.UNITS), nn.Linear(cls.UNITS, 1)
+        network = nn.Sequential(hidden, nn.ReLU(), nn.Dropout(0.2), last)
+        optimiser = torch.optim.AdamW(network.parameters(), 1e-3, weight_decay=1e-3)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, cls.UPDATES)
+        with torch.enable_grad():
+            for _ in range(cls.UPDATES):
+                rows = torch.randint(len(inputs), (cls.BATCH,))
+                loss = (network(inputs[rows]).squeeze(-1) - wanted[rows]).square().mean()
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                schedule.step()
+        output, offset = spread * last.weight[0], targets.mean() + spread * last.bias[0]
+        bounds = torch.stack([targets.min(), targets.max()])
+        found = (features.mean(0), scale, hidden.weight, hidden.bias, output, offset, bounds)
+        return cls(*(tensor.detach().clone() for tensor in found))
+
+    def __call__(self, features: Float[Tensor, "m p"]) -> Float[Tensor, " m"]:
+        """The predicted t(Δ), on the CPU in float64."""
+        inputs = (features.detach().cpu().float() - self.centre) / self.scale
+        values = torch.relu(inputs @ self.weight.T + self.bias) @ self.output + self.offset
+        return values.clamp(*self.bounds.tolist()).double()
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The regressions of the gap of a model.
+
+    Attributes:
+        predicted: The regression on features of the encoder: of the gap, or of what the network leaves.
         estimated: The regression on the Newton decrement.
+        network: The network that was fitted to training instances, if there were any.
     """
 
     predicted: GapRegression
     estimated: GapRegression
+    network: GapNetwork | None = None
 
     @classmethod
     def fit(
@@ -251,6 +322,7 @@ class Calibration:
         estimates: Float[Tensor, "n features"],
         refined: Int[Tensor, " m"],
         gaps: Float[Tensor, " m"],
+        training: tuple[Float[Tensor, "k p"], Float[Tensor, "k features"]] | None = None,
     ) -> "Calibration":
         """Fit both regressions.
 
@@ -259,13 +331,23 @@ class Calibration:
             estimates: The features of the estimated gap, see :func:`estimate_features`.
             refined: The numbers of the instances that were refined, at least 50.
             gaps: The refined gaps of these instances in nats.
+            training: The same two kinds of features for instances of the training data. Fewer than 1,000 are ignored.
         """
         check_count(len(refined))
         measured = compressed(gaps.detach().cpu().double())
         estimated = GapRegression.fit(estimates[refined], measured, torch.arange(len(refined)), LINEAR)
         targets, _ = estimated.mean_and_deviation(estimates)
         targets[refined] = measured
-        return cls(GapRegression.fit(features, targets, refined, LENGTHS), estimated)
+        network = None
+        if training is not None and len(training[0]) >= LEAST_TRAINING:
+            known, beyond = _within(training[1], estimated)
+            network = GapNetwork.fit(training[0], estimated.mean_and_deviation(known)[0] + beyond)
+            targets = targets - network(features)
+        return cls(GapRegression.fit(features, targets, refined, LENGTHS), estimated, network)
+
+    def predict(self, features: Float[Tensor, "m p"], how: str) -> Gap:
+        """The predicted gap of new instances from the features of the encoder."""
+        return self.predicted(features, how, 0.0 if self.network is None else self.network(features))
 
     def estimate(self, features: Float[Tensor, "m features"], how: str) -> Gap:
         """The estimated gap of new instances from the features of :func:`estimate_features`.
@@ -273,11 +355,19 @@ class Calibration:
         A linear regression must not extrapolate: features are limited to the range of the calibration. Beyond the
         largest decrement in it, the gap grows in proportion to the decrement.
         """
-        known = self.estimated.features.to(features.device, torch.float64)
-        features = features[:, : known.shape[1]]
-        inside = features.double().clamp(known.amin(0), known.amax(0))
-        beyond = (features.double() - inside)[:, 0].clamp(min=0).nan_to_num(nan=0.0)
-        return self.estimated(inside, how, beyond.cpu())
+        inside, beyond = _within(features, self.estimated)
+        return self.estimated(inside, how, beyond)
+
+
+def _within(
+    features: Float[Tensor, "m features"], regression: GapRegression
+) -> tuple[Float[Tensor, "m used"], Float[Tensor, " m"]]:
+    """The features of the estimated gap, limited to the range of a regression, and by how much the first exceeds it, on
+    the CPU."""
+    known = regression.features.to(features.device, torch.float64)
+    features = features[:, : known.shape[1]].double()
+    inside = features.clamp(known.amin(0), known.amax(0))
+    return inside, (features - inside)[:, 0].clamp(min=0).nan_to_num(nan=0.0).cpu()
 
 
 Calibrations = Mapping[int | None, Calibration]
@@ -296,6 +386,7 @@ def pack_calibrations(calibrations: Calibrations, temperatures: Temperatures) ->
         for steps, calibration in calibrations.items()
         for part in fields(calibration)
         for regression in [getattr(calibration, part.name)]
+        if regression is not None
         for field in fields(regression)
     }
     scalars = {
@@ -317,7 +408,9 @@ def unpack_calibrations(content: bytes) -> tuple[dict[int | None, Calibration], 
             found.setdefault(steps, {}).setdefault(part, {})[name[0]] = tensor
     calibrations = {
         None if steps == OWN else int(steps): Calibration(
-            **{part: GapRegression(**tensors) for part, tensors in parts.items()}
+            GapRegression(**parts["predicted"]),
+            GapRegression(**parts["estimated"]),
+            GapNetwork(**parts[NETWORK]) if NETWORK in parts else None,
         )
         for steps, parts in found.items()
     }

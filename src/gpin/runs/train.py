@@ -12,7 +12,7 @@ from gpin._core.errors import BusyError, InputError, TrainingError, VersionError
 from gpin._core.files import as_path, remove_unfinished, write_record
 from gpin._core.messages import Tell, silent, to_stderr
 from gpin.building import build, load
-from gpin.data import Batches, DataSet, Rows, Scaling, open_source, split_and_scale
+from gpin.data import Batches, DataSet, Scaling, open_source, split_and_scale
 from gpin.runs.folder import FORMAT, VERSION, Run, environment, open_run
 from gpin.runs.going_on import go_on
 from gpin.runs.rows import BATCH
@@ -140,7 +140,7 @@ def train(
         )
         if processes.first and not history.paused:
             with _writing(run.folder):
-                _save_model(run, vae, parts.validation, speak)
+                _save_model(run, vae, parts, speak)
     return run, vae, history
 
 
@@ -178,7 +178,7 @@ def _write_about(run: Run, tell: Tell) -> None:
         write_record(about, FORMAT, VERSION, environment())
 
 
-def _save_model(run: Run, vae: VAE, validation: Rows, tell: Tell) -> None:
+def _save_model(run: Run, vae: VAE, parts: DataSet, tell: Tell) -> None:
     """Write the best weights with the calibration of their gap, unless they are there and intact."""
     try:
         saved = load(run.folder / "model")
@@ -189,7 +189,8 @@ def _save_model(run: Run, vae: VAE, validation: Rows, tell: Tell) -> None:
     if saved is not None and saved.config == run.model and saved.checksum() == vae.checksum():
         vae._gpin_calibrations, vae._gpin_temperatures = saved.calibrations, saved.temperatures
         return
-    calibrate_with(vae, Batches(validation, BATCH), run.settings.training.seed, tell)
+    training, validation = (Batches(rows, BATCH) for rows in (parts.train, parts.validation))
+    calibrate_with(vae, training, validation, run.settings.training.seed, tell)
     vae.save(run.folder / "model")
 
 

@@ -138,7 +138,7 @@ def improve(
     history = trainer.history
     result = Improvement(history.epochs, history.best, history.stopped, before=trainer.before)
     if calibrate:
-        calibrate_with(vae, held, config.seed, tell if processes.first else silent)
+        calibrate_with(vae, batches, held, config.seed, tell if processes.first else silent)
     if processes.first:
         tell(_sentence(result))
     return result

@@ -189,7 +189,7 @@ def fit(
         finally:
             trainer.take_best()
     if calibrate and not trainer.history.paused:
-        calibrate_with(vae, validation, config.seed, tell if processes.first else silent)
+        calibrate_with(vae, training, validation, config.seed, tell if processes.first else silent)
     if store is not None and not trainer.history.paused:
         store.save(vae)
     return trainer.history

@@ -66,8 +66,8 @@ def test_means_and_deviations_are_those_of_the_best_start_on_validation_data(row
 def test_the_difference_is_of_the_same_instances_and_splits(made):
     store, counts = made
     vae, gp = Results(store, entries("vae", "gp")).variants("digits", 2)
-    assert vae.differences == ()
-    for difference, name in zip(gp.differences, ("log_likelihood", "refined_log_likelihood"), strict=True):
+    assert vae.differences == {}
+    for difference, name in zip(gp.differences["vae"], ("log_likelihood", "refined_log_likelihood"), strict=True):
         ours, theirs = stacked(counts, "gp", name), stacked(counts, "vae", name)
         for found, axis, count in ((difference.instances, 0, 40), (difference.splits, 1, 3)):
             expected = paired_difference(ours.mean(axis), theirs.mean(axis))
@@ -76,6 +76,23 @@ def test_the_difference_is_of_the_same_instances_and_splits(made):
             )
             assert found.instances == count
         assert difference.ahead == (ours.mean(1) > theirs.mean(1)).sum()
+
+
+def test_every_baseline_is_compared_with_the_others(tmp_path):
+    store, wanted = Store(tmp_path), entries("vae", "vae-2x", "natural")
+    levels = {"vae": 1.0, "vae-2x": 3.0, "natural": 7.0}
+    for entry in wanted:
+        value = np.full(40, levels[entry.row])
+        pretend(store, entry.job, columns(log_likelihood=value, refined_log_likelihood=value))
+    found = {line.row: line for line in Results(store, wanted).variants("digits", 2)}
+    means = {
+        row: {baseline: both[0].instances.mean for baseline, both in line.differences.items()}
+        for row, line in found.items()
+    }
+    assert means == {"vae": {"vae-2x": -2.0}, "vae-2x": {"vae": 2.0}, "natural": {"vae": 6.0, "vae-2x": 4.0}}
+    record = found["natural"].record()
+    assert record["differences"] == record["differences_from"]["vae"]
+    assert record["differences_from"]["vae-2x"]["refined"]["ahead"] == 3
 
 
 def test_correlations_are_scipys_mean_over_runs(made):
@@ -119,7 +136,7 @@ def test_a_difference_is_only_of_splits_that_have_both(tmp_path):
     for line in (vae, gp):
         assert (line.scores["log_likelihood"].runs, line.done, line.wanted) == (2, 2, 6)
     expected = paired_difference(*(scores[row, 1]["log_likelihood"] for row in ("gp", "vae")))
-    found = gp.differences[0]
+    found = gp.differences["vae"][0]
     assert found.instances.mean == pytest.approx(expected.mean)
     assert found.instances.low == pytest.approx(expected.low)
     assert found.splits.instances == 1
@@ -202,6 +219,6 @@ def test_scores_of_a_part_are_means_over_that_part(tmp_path):
     ours, theirs = (columns(number)["refined_log_likelihood"][:20] for number in (1, 0))
     assert gp.scores["refined_log_likelihood"].mean == pytest.approx(ours.mean())
     assert gp.scores["log_likelihood"].mean == pytest.approx(columns(1)["log_likelihood"].mean())
-    whole, part = gp.differences
+    whole, part = gp.differences["vae"]
     assert (whole.instances.instances, part.instances.instances) == (40, 20)
     assert part.instances.mean == pytest.approx((ours - theirs).mean())

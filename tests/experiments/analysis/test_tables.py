@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gpin.experiments.analysis.paper import PAPER
-from gpin.experiments.analysis.results import Results
+from gpin.experiments.analysis.results import BASELINES, Results
 from gpin.experiments.analysis.statistics import Summary, mark
 from gpin.experiments.analysis.tables import likelihood_tables
 from gpin.experiments.execution.store import Store
@@ -68,20 +68,23 @@ def tables(tmp_path_factory):
 
 
 def test_the_cells_are_the_lines(tables):
-    lines, (scores, differences, diagnostics) = tables
+    lines, (scores, *differences, diagnostics) = tables
     assert scores.title == "MNIST, d = 10"
     assert [row[0] for row in diagnostics.rows] == named(lines)
     for line, row in zip(lines, scores.rows, strict=True):
         for cell, name in zip(row[1:3], ("log_likelihood", "refined_log_likelihood"), strict=True):
             assert cell == f"≥ {line.scores[name].mean:.2f} ± {line.scores[name].std:.2f}".replace("-", "−")
-    assert [row[0] for row in differences.rows] == named(lines[1:])
-    for line, row in zip(lines[1:], differences.rows, strict=True):
-        for found, cells in zip(line.differences, (row[1:4], row[4:7]), strict=True):
-            numbers = [float(text.replace("−", "-")) for text in re.findall(r"[+−][\d.]+", " ".join(cells))]
-            expected = [found.instances.mean, found.instances.low, found.instances.high]
-            expected += [found.splits.low, found.splits.high]
-            assert numbers == pytest.approx(expected, abs=0.005)
-            assert cells[2].endswith(f"] {found.ahead}/{found.splits.instances}")
+    for (baseline, words), table in zip(BASELINES.items(), differences, strict=True):
+        assert table.title == f"MNIST, d = 10: difference from {words}"
+        others = [line for line in lines if line.row != baseline]
+        assert [row[0] for row in table.rows] == named(others)
+        for line, row in zip(others, table.rows, strict=True):
+            for found, cells in zip(line.differences[baseline], (row[1:4], row[4:7]), strict=True):
+                numbers = [float(text.replace("−", "-")) for text in re.findall(r"[+−][\d.]+", " ".join(cells))]
+                expected = [found.instances.mean, found.instances.low, found.instances.high]
+                expected += [found.splits.low, found.splits.high]
+                assert numbers == pytest.approx(expected, abs=0.005)
+                assert cells[2].endswith(f"] {found.ahead}/{found.splits.instances}")
     for line, row in zip(lines, diagnostics.rows, strict=True):
         ess, khat = ([line.scores[before + name].mean for before in ("", "refined_")] for name in ("ess", "khat"))
         assert row[3] == f"{ess[0]:.1f} / {ess[1]:.1f}".replace("-", "−")
@@ -121,7 +124,7 @@ def test_a_row_that_lacks_runs_says_so_and_no_other(tables):
 
 
 def test_the_marks_are_the_t_tests_among_methods_and_the_papers_own(tables):
-    lines, (scores, _, diagnostics) = tables
+    lines, (scores, *_, diagnostics) = tables
     for column, score in ((1, "log_likelihood"), (2, "refined_log_likelihood")):
         # The VAE lacks a run, and would be the best.
         methods = [line for line in lines if not VARIANTS[line.row].ablation and line.row != "vae"]
@@ -151,7 +154,7 @@ def test_what_is_like_the_best_is_blue(tmp_path):
 
 
 def test_notes_say_how_it_was_done_and_that_the_papers_numbers_are_of_another_protocol(tables):
-    _, (scores, differences, _) = tables
+    _, (scores, differences, *_) = tables
     notes = " ".join([*scores.notes, *differences.notes])
     assert "K = 100 samples" in notes
     assert "over 3 runs" in notes

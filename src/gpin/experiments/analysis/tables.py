@@ -10,7 +10,7 @@ from gpin.evaluation.reliability import COMMON
 from gpin.evaluation.scores import SCORES, Score
 from gpin.experiments.analysis.paper import PAPER
 from gpin.experiments.analysis.progress import paper_scores, progress_of, progress_table
-from gpin.experiments.analysis.results import Results, VariantResult
+from gpin.experiments.analysis.results import BASELINES, Results, VariantResult
 from gpin.experiments.analysis.statistics import Summary, mark
 from gpin.experiments.execution.timing import BATCH, REFERENCE, REPEATS
 from gpin.experiments.protocols import Experiment, Protocol, variant_named
@@ -39,15 +39,16 @@ def experiment_tables(
 
 
 def likelihood_tables(experiment: Experiment, protocol: Protocol, results: Results) -> list[ResultTable]:
-    """For every data set and latent dimension: the scores, the differences from the baseline, and the diagnostics."""
+    """For every data set and latent dimension: the scores, the differences from the baselines, and the diagnostics."""
     tables = []
     for data, dim in results.columns():
         variants = results.variants(data, dim)
         if variants:
             title = f"{_title(experiment, data)}, d = {dim}"
             tables.append(_scores(title, experiment, protocol, results, variants, data, dim))
-            if any(variant.differences for variant in variants):
-                tables.append(_differences(title, variants))
+            for baseline in BASELINES:
+                if any(baseline in variant.differences for variant in variants):
+                    tables.append(_differences(title, baseline, variants))
             tables.append(_diagnostics(title, variants))
             progress, targets = progress_of(results, data, dim), paper_scores(data, dim)
             if progress and targets and protocol.limit is None:
@@ -195,13 +196,14 @@ def _about_supplement(variants: Sequence[VariantResult], data: str, dim: int) ->
     return [f"The paper's supplement has different numbers: {', '.join(differing)}."] if differing else []
 
 
-def _differences(title: str, variants: Sequence[VariantResult]) -> ResultTable:
+def _differences(title: str, baseline: str, variants: Sequence[VariantResult]) -> ResultTable:
+    found = {_name(variant): variant.differences[baseline] for variant in variants if baseline in variant.differences}
     rows = [
         [
-            _name(variant),
+            name,
             *(
                 cell
-                for one in variant.differences
+                for one in differences
                 for cell in (
                     _signed(one.instances.mean),
                     _interval(one.instances),
@@ -209,17 +211,16 @@ def _differences(title: str, variants: Sequence[VariantResult]) -> ResultTable:
                 )
             ),
         ]
-        for variant in variants
-        if variant.differences
+        for name, differences in found.items()
     ]
     head = ["", "encoder", "instances", "trainings", "refined", "instances", "trainings"]
-    counts = sorted({one.instances.instances for variant in variants for one in variant.differences})
+    counts = sorted({one.instances.instances for differences in found.values() for one in differences})
     notes = [
         f"Paired differences on the same {' or '.join(f'{count:,}' for count in counts)} test instances and splits, "
         "nats. Instances: the 95 % interval over test instances, for these trainings. Trainings: the 95 % interval "
         "over splits, of which there are few, followed by the number of splits in which the method is better.",
     ]
-    return ResultTable(f"{title}: difference from the VAE", head, rows, notes=notes)
+    return ResultTable(f"{title}: difference from {BASELINES[baseline]}", head, rows, notes=notes)
 
 
 def _diagnostics(title: str, variants: Sequence[VariantResult]) -> ResultTable:
