@@ -4,11 +4,22 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from gpin.evaluation.reliability import lower_bound
 
-__all__ = ["Correlation", "caution", "difference", "duration", "number", "plus_minus", "rounded", "without_nan"]
+__all__ = [
+    "Correlation",
+    "caution",
+    "difference",
+    "duration",
+    "even_ranks",
+    "number",
+    "plus_minus",
+    "rounded",
+    "without_nan",
+]
 
 
 def caution(encoder: float, refined: float, noun: str) -> str:
@@ -142,3 +153,15 @@ class Correlation:
 
     def __str__(self) -> str:
         return plus_minus(self.rho, self.stderr)
+
+
+def even_ranks(values: Any, count: int) -> np.ndarray:
+    """Indices of `count` values, ascending, at evenly spaced ranks from the smallest to the largest.
+
+    Example:
+        >>> even_ranks([3.0, 1.0, 5.0, 4.0, 2.0], 3).tolist()
+        [1, 0, 2]
+    """
+    order = np.argsort(np.asarray(values), kind="stable")
+    ranks = np.linspace(0, len(order) - 1, min(count, len(order)))
+    return order[np.rint(ranks).astype(int)]

@@ -17,6 +17,7 @@ import numpy as np
 
 from gpin._core.extras import extra
 from gpin.report.images import image_grid, rgba
+from gpin.report.numbers import even_ranks
 from gpin.report.style import LIGHT
 
 with extra("plots"):
@@ -393,18 +394,6 @@ def posterior_panels(panels: Sequence[Panel]) -> Figure:
             below.imshow(image_grid(panel.images, columns=len(panel.images)), interpolation="nearest")
             below.set_axis_off()
     return figure
-
-
-def even_ranks(values: Any, count: int) -> Array:
-    """Indices of `count` values, ascending, at evenly spaced ranks from the smallest to the largest.
-
-    Example:
-        >>> even_ranks([3.0, 1.0, 5.0, 4.0, 2.0], 3).tolist()
-        [1, 0, 2]
-    """
-    order = np.argsort(np.asarray(values), kind="stable")
-    ranks = np.linspace(0, len(order) - 1, min(count, len(order)))
-    return order[np.rint(ranks).astype(int)]
 
 
 def svg(figure: Figure) -> str:

@@ -1,6 +1,7 @@
 """The page, the figure and the tables of times and true posteriors, from a small experiment that was really run."""
 
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -107,12 +108,32 @@ def test_the_figure_shows_six_instances_from_certain_to_uncertain(store):
     assert b"<svg" in plots.standalone_svg(figure)
 
 
-def test_a_figure_without_its_model_is_refused(store, tmp_path):
+def test_the_figure_needs_the_store_alone(store, tmp_path):
+    """Without the models, which are not in a repository of results, the page is the same."""
+    folder = tmp_path / "copy"
+    shutil.copytree(store.root, folder, ignore=shutil.ignore_patterns("run"))
+    entries = PLANE.entries(SMALL)
+    first, second = (plots.png(uncertainty_figure(one, entries, "gp-shared")) for one in (store, Store(folder)))
+    assert first == second
+
+
+def test_the_stored_posteriors_are_densities(store):
+    found = store.planes(PLANE.entries(SMALL)[0].job)
+    for x, y, density, mean, std in zip(*(found[name] for name in ("x", "y", "density", "mean", "std")), strict=True):
+        assert density.shape == (len(y), len(x))
+        mass = density.sum() * (x[1] - x[0]) * (y[1] - y[0])
+        assert mass == pytest.approx(1, abs=0.1)  # but for what lies outside the picture, and the coarse pixels
+        assert x[0] <= mean[0] - 2.4 * std[0]
+        assert y[-1] >= mean[1] + 2.4 * std[1]
+    assert found["images"].shape == (6, 2, 1, 8, 8)
+
+
+def test_a_figure_without_its_posteriors_is_refused(store, tmp_path):
     other, (entry, *_) = Store(tmp_path), PLANE.entries(SMALL)
     with pytest.raises(InputError, match="no results of gp-shared"):
         uncertainty_figure(other, [entry], "gp-shared")
     pretend(other, entry.job, columns(uncertain=True))
-    with pytest.raises(InputError, match="no longer"):
+    with pytest.raises(InputError, match="lacks the true posteriors of"):
         uncertainty_figure(other, [entry], "gp-shared")
 
 

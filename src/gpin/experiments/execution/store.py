@@ -5,16 +5,19 @@
 | `job.json` | the job |
 | `result.json` | the numbers of the run, machine and versions, and the checksum of the scores; written last |
 | `instances.parquet` | the scores of every test instance |
+| `planes.npz` | for a comparison with true posteriors: some of them, see `gpin.experiments.execution.planes` |
 | `failure.json` | instead of a result: why the job failed |
 | `lease.json` | the worker that has the job at present |
 | `attempts.json` | the workers that started the job and did not finish it: those that died, and the present one |
 | `run/` | the run, as `gpin train` makes it, to resume it or to use the model |
 
-The tables need only the first three, which are small. Runs on data of your own are in the folder `runs` of the store.
+The tables and figures need only the first four, which are small. Runs on data of your own are in the folder `runs` of
+the store.
 """
 
 import hashlib
 import os
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -23,7 +26,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gpin._core.errors import InputError, VersionError
-from gpin._core.files import as_path, read_record, remove_unfinished, write_record
+from gpin._core.files import as_path, read_record, remove_unfinished, write_record, written_whole
 from gpin.experiments.execution.jobs import Job
 from gpin.experiments.execution.leases import lease, leased
 from gpin.runs.outputs import write_table
@@ -34,6 +37,7 @@ State = Literal["done", "running", "failed", "waiting"]
 
 JOB, RESULT, FAILURE, ATTEMPTS = "gpin-job", "gpin-result", "gpin-failure", "gpin-attempts"
 VERSION = 1
+PLANES = "planes.npz"
 
 
 class Store:
@@ -56,6 +60,14 @@ class Store:
     def scores(self, job: Job) -> Path:
         """The file with the scores of every instance."""
         return self.folder(job) / "instances.parquet"
+
+    def planes(self, job: Job) -> dict[str, np.ndarray] | None:
+        """The arrays of the figure of true posteriors; None if the store does not have them."""
+        try:
+            with np.load(self.folder(job) / PLANES) as found:
+                return dict(found)
+        except (FileNotFoundError, ValueError, zipfile.BadZipFile):
+            return None
 
     @property
     def runs(self) -> Path:
@@ -148,7 +160,13 @@ class Store:
         """Write why a job failed."""
         write_record(self.folder(job) / "failure.json", FAILURE, VERSION, {"reason": reason})
 
-    def finish(self, job: Job, record: Mapping[str, Any], scores: Mapping[str, Any]) -> None:
+    def finish(
+        self,
+        job: Job,
+        record: Mapping[str, Any],
+        scores: Mapping[str, Any],
+        planes: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write the result; once `result.json` is there, the job is done.
 
         Scores are compressed and stored in single precision, whose rounding error is far below their Monte-Carlo error.
@@ -158,6 +176,9 @@ class Store:
         columns = {name: np.asarray(column) for name, column in scores.items()}
         single = {name: c.astype(np.float32) if c.dtype == np.float64 else c for name, c in columns.items()}
         write_table(self.scores(job), [single], compact=True)
+        if planes is not None:
+            with written_whole(self.folder(job) / PLANES) as file:
+                np.savez_compressed(file, **planes)
         digest = hashlib.sha256(self.scores(job).read_bytes()).hexdigest()
         write_record(self.folder(job) / "result.json", RESULT, VERSION, {**record, "scores_sha256": digest})
 

@@ -19,6 +19,7 @@ from gpin._core.files import checksum, read_record, write_record
 from gpin.data import DataSet
 from gpin.experiments.execution.jobs import Job, score_instances
 from gpin.experiments.execution.leases import BEAT
+from gpin.experiments.execution.planes import plane_arrays
 from gpin.experiments.execution.store import JOB, Store
 from gpin.runs import Run, train
 from gpin.runs.folder import environment
@@ -80,7 +81,8 @@ def run_job(store: Store, job: Job) -> None:
     }
     if job.location is not None:
         record["run"] = run.folder.name
-    store.finish(job, record, scores)
+    planes = plane_arrays(vae, rows, scores) if job.scoring.grid and "uncertainty" in scores else None
+    store.finish(job, record, scores, planes)
     if job.location is None:
         shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)  # only the model is still needed
 

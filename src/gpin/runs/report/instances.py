@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from gpin.data import Rows
-from gpin.report import Page, Section, plots
-from gpin.report.numbers import rounded
+from gpin.report import Page, Section
+from gpin.report.numbers import even_ranks, rounded
 from gpin.runs.report import figures
 from gpin.runs.report.comparison import Comparison
 from gpin.runs.report.display import Display, Words
@@ -110,7 +110,7 @@ def _least_likely(section: Section, comparison: Comparison, one: ScoredRun, disp
 def _by_gap(section: Section, comparison: Comparison, one: ScoredRun, display: Display, count: int) -> None:
     """`count` test instances from the smallest estimated gap to the largest."""
     assert one.gap is not None
-    chosen = plots.even_ranks(one.gap, count).tolist()
+    chosen = even_ranks(one.gap, count).tolist()
     texts = [rounded(one.gap[i].item(), 1) for i in chosen]
     alt = "Original and reconstruction, with an estimated gap in nats of"
     total = len(comparison.data.test)
