@@ -36,9 +36,9 @@ benchmark: $(READY)
 judges: $(READY)
 	$(BIN)/python benchmarks/judges/run.py
 
-# The tables in results/desk, from the store beside them.
+# The tables, figures and pages of results/, from the stores there.
 results: $(READY)
-	$(BIN)/python results/make_tables.py
+	$(BIN)/python results/make_results.py
 
 # torch comes first and alone, so that nothing can pull another build of it.
 $(READY): pyproject.toml constraints.txt

@@ -49,13 +49,14 @@ STEPS = {"natural-0": "encoder only", "natural": "1 step", "natural-2": "2 steps
 
 def points():
     """The cost as a multiple of the VAE's, log p(x) and its standard deviation over trainings, by row."""
-    from make_tables import study
+    from make_results import study
 
     labels = NATURAL | OTHERS
     measured = json.loads((ROOT / "benchmarks" / "inference.json").read_text())["inference"]
     ratios = {entry["label"]: entry["ratio"] for entry in measured}
     variants = {
-        variant.row: variant.scores["log_likelihood"] for variant in study("mnist-50").results.variants("mnist", 50)
+        variant.row: variant.scores["log_likelihood"]
+        for variant in study("desk/mnist-50").results.variants("mnist", 50)
     }
     return {row: (ratios[label], variants[row].mean, variants[row].std) for row, label in labels.items()}
 

@@ -1,4 +1,4 @@
-"""The tables in `results/` are those of the store beside them."""
+"""The tables in `results/` are those of the stores beside them."""
 
 import importlib.util
 import json
@@ -13,7 +13,7 @@ if not (RESULTS / "desk").is_dir():
 
 
 def _script():
-    spec = importlib.util.spec_from_file_location("make_tables", RESULTS / "make_tables.py")
+    spec = importlib.util.spec_from_file_location("make_results", RESULTS / "make_results.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -23,21 +23,29 @@ SCRIPT = _script()
 
 
 def test_every_committed_table_is_made_by_the_script():
-    assert {path.stem for path in (RESULTS / "desk").glob("*.md")} == set(SCRIPT.TABLES)
+    found = {f"{path.parent.name}/{path.stem}" for path in RESULTS.glob("*/*.md")}
+    assert found == set(SCRIPT.TABLES)
 
 
 @pytest.mark.parametrize("name", SCRIPT.TABLES)
 def test_a_table_is_made_from_the_store_byte_for_byte(name):
     study = SCRIPT.study(name)
-    assert study.text("markdown").encode() == (RESULTS / "desk" / f"{name}.md").read_bytes()
+    assert study.text("markdown").encode() == (RESULTS / f"{name}.md").read_bytes()
     assert study.results.done == len(study.entries)
+
+
+@pytest.mark.parametrize("name", SCRIPT.FIGURES)
+def test_a_figure_is_made_from_the_store(name):
+    table, row = SCRIPT.FIGURES[name]
+    assert SCRIPT.study(table).figure(row).axes
+    assert (RESULTS / f"{name}.png").is_file()
 
 
 def test_every_job_of_the_store_is_found_by_its_identity():
     """A changed identity would have every run trained again."""
     from gpin.experiments.execution.jobs import Job
 
-    folders = sorted((RESULTS / "desk").glob("*/job.json"))
+    folders = sorted(RESULTS.glob("*/*/job.json"))
     assert len(folders) > 200
     for path in folders:
         record = json.loads(path.read_text())

@@ -1,0 +1,42 @@
+"""Write all tables, figures and pages of the stores beside this file again: `make results`."""
+
+from pathlib import Path
+
+from gpin.experiments import Study, write_report
+from gpin.experiments.protocols import experiment_named
+
+RESULTS = Path(__file__).parent
+WITHOUT_RELATIVE = [row for row in experiment_named("omniglot").rows["desk"] if row != "gp-relative"]
+COLOUR = experiment_named("cifar10").rows["desk"]
+TABLES = {
+    "desk/mnist-10": {"experiment": "mnist", "latent_dim": 10},
+    "desk/mnist-50": {"experiment": "mnist", "latent_dim": 50},
+    "desk/omniglot-10": {"experiment": "omniglot", "latent_dim": 10, "rows": WITHOUT_RELATIVE},
+    "desk/omniglot-50": {"experiment": "omniglot", "latent_dim": 50, "rows": WITHOUT_RELATIVE},
+    "desk/cifar10-10": {"experiment": "cifar10", "rows": [*COLOUR, "gp-shared"]},
+    "desk/svhn-10": {"experiment": "svhn"},
+    "desk/celeba-10": {"experiment": "celeba"},
+    "desk/fc-decoder-10": {"experiment": "fc-decoder", "latent_dim": 10},
+    "desk/fc-decoder-50": {"experiment": "fc-decoder", "latent_dim": 50},
+    "desk/inference-time": {"experiment": "inference-time"},
+    "desk/uncertainty": {"experiment": "uncertainty"},
+}
+"""The arguments of the study behind every table; the folder is the store, and the name of the protocol."""
+
+FIGURES: dict[str, tuple[str, str | None]] = {}
+"""The table and the row of every figure; None for the curves of all rows."""
+
+
+def study(name: str) -> Study:
+    """The study behind a table."""
+    protocol = name.partition("/")[0]
+    return Study(protocol=protocol, store=RESULTS / protocol, **TABLES[name])
+
+
+if __name__ == "__main__":
+    for name in TABLES:
+        print(f"wrote {study(name).write_tables(RESULTS / f'{name}.md')}")
+    for name, (table, row) in FIGURES.items():
+        print(f"wrote {study(table).write_figure(RESULTS / f'{name}.png', row)}")
+    for protocol in dict.fromkeys(name.partition("/")[0] for name in TABLES):
+        print(f"wrote {write_report(RESULTS / protocol / 'report.html', protocol, RESULTS / protocol)}")
