@@ -876,7 +876,7 @@ class VAE(nn.Module):
         Arguments:
             x: `(batch, *shape)`, at least 50 instances. At most 1,000 of them, evenly spaced, are used.
             y: The conditions of x, see :meth:`check`; for a conditional model only.
-            training: Batches of the training data, such as `x_train.split(1000)`, at least 1,000 instances in all. The
+            training: Batches of the training data, such as `x_train.split(1000)`, at least 2,000 instances in all. The
                 predicted gap ranks instances better if it learns from them too. They are not refined. The rows of a
                 conditional model carry their conditions.
             steps: The number of natural-gradient steps after which the gap is determined, see :meth:`gap`.

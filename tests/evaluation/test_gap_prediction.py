@@ -207,7 +207,7 @@ def test_fewer_training_instances_than_a_network_needs_change_nothing():
     held, x = model.sample(60), model.sample(5)
     vae.calibrate(held)
     expected = vae.gap(x, "predicted").values
-    vae.calibrate(held, training=[model.sample(999)])
+    vae.calibrate(held, training=[model.sample(1999)])
     assert torch.equal(vae.gap(x, "predicted").values, expected)
 
 
@@ -302,7 +302,7 @@ def test_calibrations_for_other_steps_stand_side_by_side():
 def network_trained():
     """A model whose own calibration has a network, and the other one for two steps none."""
     vae = gpin.build((6,), "gp", latent_dim=2, seed=0).eval()
-    vae.calibrate(torch.rand(80, 6), training=[torch.rand(1000, 6)])
+    vae.calibrate(torch.rand(80, 6), training=[torch.rand(2000, 6)])
     vae.calibrate(torch.rand(80, 6), steps=2)
     return vae
 
@@ -370,7 +370,7 @@ def test_training_calibrates_with_the_validation_data_and_drops_what_was_before(
 
 @pytest.mark.parametrize("loader", [False, True])
 def test_training_learns_the_predicted_gap_from_its_own_data_too(loader):
-    vae, x, held = gpin.build((6,), "vae", 2, architecture={"width": 8}, seed=0), torch.rand(1200, 6), torch.rand(60, 6)
+    vae, x, held = gpin.build((6,), "vae", 2, architecture={"width": 8}, seed=0), torch.rand(2200, 6), torch.rand(60, 6)
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=100) if loader else x
     gpin.fit(vae, data, held, epochs=1, progress=False)
     found = vae.gap(x[:5], "predicted").values

@@ -64,7 +64,7 @@ COVERAGE = 0.8
 LEAST, MOST = 50, 1000
 """The smallest number of instances that a calibration needs, and the largest number that it uses."""
 
-LEAST_TRAINING, MOST_TRAINING = 1000, 10_000
+LEAST_TRAINING, MOST_TRAINING = 2000, 10_000
 """The smallest number of training instances to which a network is fitted, and the largest number that is used."""
 
 LINEAR = (math.inf,)
@@ -331,7 +331,7 @@ class Calibration:
             estimates: The features of the estimated gap, see :func:`estimate_features`.
             refined: The numbers of the instances that were refined, at least 50.
             gaps: The refined gaps of these instances in nats.
-            training: The same two kinds of features for instances of the training data. Fewer than 1,000 are ignored.
+            training: The same two kinds of features for instances of the training data. Fewer than 2,000 are ignored.
         """
         check_count(len(refined))
         measured = compressed(gaps.detach().cpu().double())
