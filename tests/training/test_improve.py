@@ -62,6 +62,28 @@ def test_every_method_can_be_improved_and_its_decoder_stays(method):
         assert any(not torch.equal(a, b) for a, b in zip(encoder, vae.inference.parameters(), strict=True))
 
 
+def test_the_encoder_alone_is_improved_for_answers_without_steps():
+    """The decoder is the true one, and with one step even a poor encoder is near the posterior."""
+    truth = LinearGaussian(torch.randn(6, 2), torch.randn(6), 0.3)
+    vae, x, held = truth.vae("natural", known=True, width=16), truth.sample(1500), truth.sample(300)
+    vae.prepared.fill_(True)
+    gpin.improve(vae, x, held, **{**FAST, "learning_rate": 1e-3})
+    own, alone = (vae.log_likelihood(held, samples=4, steps=steps).mean for steps in (1, 0))
+    options = {**FAST, "epochs": 8, "batch_size": 64, "learning_rate": 1e-2}
+    history = gpin.improve(vae, x, held, steps=0, **options)
+    assert vae.inference.options.steps == 1
+    assert history.gain > 0.5 * (own - alone)
+    assert vae.log_likelihood(held, samples=4, steps=0).mean > alone + 0.5 * (own - alone)
+
+
+def test_steps_are_for_methods_that_take_them():
+    vae, x = LinearGaussian.random().vae("vae", width=8), LinearGaussian.random().sample(60)
+    with pytest.raises(gpin.InputError, match="method 'vae' takes no natural-gradient steps of its own"):
+        gpin.improve(vae, x, steps=0, **FAST)
+    with pytest.raises(gpin.InputError, match="steps must be a whole number"):
+        gpin.improve(LinearGaussian.random().vae("natural", width=8), x, steps=-1, **FAST)
+
+
 def test_statistics_of_the_likelihood_and_dropout_of_the_decoder_do_not_change():
     x = torch.rand(60, 1, 8, 8)
     vae = gpin.build(

@@ -260,6 +260,7 @@ def improve(
     /,
     *,
     epochs: int | None = None,
+    steps: int | None = None,
     samples: float | None = None,
     out: Annotated[Path | None, Parameter(alias="-o")] = None,
     set_: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
@@ -273,6 +274,9 @@ def improve(
     ----------
     epochs
         The number of passes through the training data. [default: 10]
+    steps
+        The number of natural-gradient steps with which the encoder of a natural run is trained and validated: 0
+        improves the encoder alone. [default: those of the run]
     samples
         The weight, from 0 to 1, of images drawn from the model in the loss. [default: 0.2]
     out
@@ -288,7 +292,8 @@ def improve(
     from gpin.runs import improve_run
     from gpin.runs.settings import values_by_key
 
-    given = {name: value for name, value in {"epochs": epochs, "samples": samples}.items() if value is not None}
+    flags = {"epochs": epochs, "steps": steps, "samples": samples}
+    given = {name: value for name, value in flags.items() if value is not None}
     options = values_by_key(given, set_ or [])
     found = improve_run(run, out=out, data=data, options=options, device=device, tell=tell)
     if json:

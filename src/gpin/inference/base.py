@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
@@ -162,6 +163,11 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
             options: Other options of the steps, see :class:`gpin.refinement.NaturalConfig`.
         """
         return Natural(NaturalConfig(steps=steps, **options), tolerance)(x, self.initial(x, model), model)
+
+    def taking(self, steps: int) -> AbstractContextManager[None]:
+        """A context within which training and q(z|x) take this number of natural-gradient steps instead of the method's
+        own; for methods that take steps."""
+        raise InputError(f"method {self.name!r} takes no natural-gradient steps of its own: leave out `steps`")
 
     def features(self, x: Tensor, model: Generative) -> Float[Tensor, "batch p"]:
         """What the encoder alone knows about x, from which :meth:`gpin.VAE.gap` predicts how far it is from the

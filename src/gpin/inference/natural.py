@@ -11,7 +11,8 @@ by the gradient g_0 that the first step has computed (sg: a constant). With ρ, 
 steps reach, since Σ Σ_t α_t g_t = m_T − m_0, so that this is the gradient of −½ (m_T − m_0)ᵀ Σ⁻¹ (m_T − m_0).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -136,6 +137,17 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
         method."""
         chosen = self.options.model_copy(update={"steps": steps, **options})
         return Natural(chosen, tolerance)(x, self.encode(x, model), model)
+
+    @contextmanager
+    def taking(self, steps: int) -> Iterator[None]:
+        """Within the context, training and q(z|x) take this number of steps."""
+        options, refinement = self.options, self.refinement
+        self.options = options.model_copy(update={"steps": steps})
+        self.refinement = Natural(self.options)
+        try:
+            yield
+        finally:
+            self.options, self.refinement = options, refinement
 
     def objective(
         self, x: Tensor, model: Generative, samples: int = 1, kl_weight: float = 1.0

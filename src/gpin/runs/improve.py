@@ -19,7 +19,7 @@ __all__ = ["ImprovedRun", "improve_run"]
 
 FORMAT, VERSION = "gpin-improvement", 1
 OPTIONS = (
-    *("samples", "epochs", "batch_size", "learning_rate", "schedule", "clip_norm", "ema", "weight_decay"),
+    *("steps", "samples", "epochs", "batch_size", "learning_rate", "schedule", "clip_norm", "ema", "weight_decay"),
     *("augmentation", "patience", "seed"),
 )
 """The options of `gpin.improve` that determine its result."""

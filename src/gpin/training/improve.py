@@ -1,6 +1,7 @@
 """`improve`: trains the encoder of a trained model alone, on images and on samples of its decoder."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpin._core.errors import InputError
+from gpin._core.inputs import whole_number
 from gpin._core.messages import Tell, silent, to_stderr
 from gpin._core.seeding import seeded
 from gpin.data import Batches
@@ -53,6 +55,7 @@ def improve(
     *,
     y: Any = None,
     y_val: Any = None,
+    steps: int | None = None,
     samples: float = 0.2,
     epochs: int = 10,
     batch_size: int = 128,
@@ -83,6 +86,9 @@ def improve(
             training: to a model that has seen it, no overfitting can be noticed.
         y: The conditions of x, for a conditional model, as in `gpin.fit`.
         y_val: The conditions of the validation data.
+        steps: The number of natural-gradient steps with which the encoder is trained and validated, for a method that
+            takes them: 0 improves the answer of the encoder alone, one forward pass. By default the method's own
+            number, which this does not change.
         samples: The weight, from 0 to 1, of pairs drawn from the model in the loss; 0 trains on real images alone.
         epochs: Passes through the training data.
         batch_size: Instances per step.
@@ -125,11 +131,12 @@ def improve(
     check_model(vae, config, on_epoch)
     if isinstance(samples, bool) or not isinstance(samples, int | float) or not 0 <= samples <= 1:
         raise InputError(f"samples must be a weight from 0 to 1, got {samples!r}")
+    taken = nullcontext() if steps is None else vae.inference.taking(whole_number(steps, "steps", least=0))
     tell = to_stderr if tell is None else tell
     processes = Processes(next(vae.parameters()).device)
     vae.to(processes.device)
     batches, held, config = as_batches(vae, x, validation, config, y, y_val)
-    with seeded(config.seed), frozen(vae):
+    with seeded(config.seed), frozen(vae), taken:
         trainer = _EncoderTrainer(vae, batches, held, config, processes, float(samples))
         try:
             run(trainer, progress=progress, on_epoch=on_epoch, tell=tell)
