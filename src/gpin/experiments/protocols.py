@@ -64,8 +64,8 @@ VARIANTS: dict[str, Variant] = {
     **_counted("rme", "components", (2, 3, 4, 5)),
     **_counted("vlae", "steps", (1, 2, 4, 8)),
     "gp": Variant(METHODS["gp"].label, "gp", {"preset": "paper"}),
-    "natural": Variant("Natural (1 step)", "natural", {}),
     "natural-0": Variant("Natural (encoder only)", "natural", {}, steps=0),
+    "natural": Variant("Natural (1 step)", "natural", {}),
     "natural-2": Variant("Natural (2 steps)", "natural", {}, steps=2),
     "natural-4": Variant("Natural (4 steps)", "natural", {}, steps=4),
     "vae-2x": Variant("VAE, twice the epochs", "vae", {}, epochs_factor=2, ablation=True),
@@ -305,7 +305,10 @@ DESK_ROWS = (
     *DESK_ABLATIONS,
 )
 
-LONG_ROWS = ("vae", "vae-2x", *NATURAL_ROWS, "gp", "towers", "gp-loose", "gp-relative", "iaf-2", "rme-2")
+LONG_ROWS = (
+    *("vae", "vae-2x", *NATURAL_ROWS, "sa-2-search", "iaf-2", "rme-2"),
+    *("gp", "towers", "gp-loose", "gp-relative"),
+)
 
 DIMS = {"paper": (10, 20, 50), "desk": (10, 50), "long": (10, 20, 50)}
 EXPERIMENTS = {

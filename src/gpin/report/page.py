@@ -31,6 +31,8 @@ class Table:
         rows: Cells as text, one sequence per row with as many cells as there are headings. In the first cell, the
             text after a line break is an explanation in small print.
         caption: What the table shows.
+        label: Its name for screen readers; by default the caption.
+        unbroken: Whether cells are never broken into lines, not even on a narrow screen.
         numeric: Whether the other columns are right-aligned, with digits of equal width.
         series: Whether the other columns are methods, whose headings take the colours of the methods' curves.
         marks: By row and column, counted from 0: "red" for the best, "blue" for what is not significantly different.
@@ -40,6 +42,8 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
+    label: str = ""
+    unbroken: bool = False
     numeric: bool = True
     series: bool = False
     marks: Mapping[tuple[int, int], str] = field(default_factory=dict)
@@ -59,9 +63,10 @@ class Table:
             f"<tr>{_row_name(row[0])}{''.join(self._cell(i, j, cell) for j, cell in enumerate(row) if j)}</tr>\n"
             for i, row in enumerate(self.rows)
         )
-        kind = ' class="numeric"' if self.numeric else ""
+        kinds = [name for name in ("numeric", "unbroken") if getattr(self, name)]
+        kind = f' class="{" ".join(kinds)}"' if kinds else ""
         inner = f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>"
-        name = escape(self.caption or "Table")
+        name = escape(self.label or self.caption or "Table")
         # A box that scrolls must be reachable from the keyboard.
         box = f'<div class="scroll" role="region" aria-label="{name}" tabindex="0"><table{kind}>{inner}</table></div>'
         return caption + box

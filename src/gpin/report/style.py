@@ -169,7 +169,7 @@ footer {{
   th, td {{ padding-left: 0.6rem; }}
   table {{ font-size: 0.86rem; }}
   .numeric th:first-child {{ min-width: 8.5rem; max-width: 11rem; overflow-wrap: anywhere; }}
-  .numeric td {{ min-width: 3.6rem; white-space: normal; }}
+  .numeric:not(.unbroken) td {{ min-width: 3.6rem; white-space: normal; }}
   small {{ font-size: 0.76rem; }}
   .strips figure {{ grid-template-columns: 1fr; gap: 0.15rem; }}
   .tiles {{ grid-template-columns: repeat(6, 1fr); gap: 0.8rem 0.45rem; }}

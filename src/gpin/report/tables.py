@@ -67,9 +67,10 @@ class ResultTable:
         lines += [r"\bottomrule", r"\end{tabular}", *(rf"\par\footnotesize {_latex(n)}" for n in self.notes)]
         return "\n".join([*lines, r"\end{table}", ""])
 
-    def page_table(self) -> PageTable:
-        """The table for a page, without its notes."""
-        return PageTable(self.head, self.rows, caption=self.title, marks=self.marks)
+    def page_table(self, captioned: bool = True) -> PageTable:
+        """The table for a page, without its notes; `captioned` says whether its title stands above it."""
+        caption = self.title if captioned else ""
+        return PageTable(self.head, self.rows, caption=caption, label=self.title, unbroken=True, marks=self.marks)
 
     def html(self) -> str:
         """The table as an HTML element, followed by its notes as paragraphs."""

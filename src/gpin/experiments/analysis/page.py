@@ -7,6 +7,7 @@ from contextlib import suppress
 from gpin._core.errors import InputError
 from gpin._core.files import read_record
 from gpin.experiments.analysis.figures import uncertainty_figure
+from gpin.experiments.analysis.progress import paper_scores, progress_figure, progress_of
 from gpin.experiments.analysis.results import Results, experiment_times
 from gpin.experiments.analysis.tables import experiment_tables
 from gpin.experiments.execution.store import JOB, VERSION, Store
@@ -25,6 +26,7 @@ def compose_page(store: Store, protocol: Protocol) -> Page:
         foot="Made by gpin experiment report. This page is self-contained: it can be sent, printed and archived.",
     )
     environments: list[dict[str, object]] = []
+    said: set[str] = set()
     for experiment in EXPERIMENTS.values():
         if protocol.name not in experiment.rows:
             continue
@@ -38,7 +40,9 @@ def compose_page(store: Store, protocol: Protocol) -> Page:
         section = page.section(experiment.title)
         if results.done < len(entries):
             section.text(f"{results.done} of {len(entries)} runs are done.", kind="note")
-        _add_tables(section, tables)
+        _add_tables(section, tables, said)
+        if protocol.limit is None:
+            _add_progress(section, results)
         if experiment.grid and results.done:
             for row in experiment.rows[protocol.name]:
                 _add_figure(section, store, entries, row)
@@ -85,11 +89,30 @@ def _lead(protocol: Protocol) -> list[str]:
     ]
 
 
-def _add_tables(section: Section, tables: Sequence[ResultTable]) -> None:
+def _add_tables(section: Section, tables: Sequence[ResultTable], said: set[str]) -> None:
+    """Add tables with their notes, except for notes that the page has already, which are `said`."""
     for table in tables:
-        section.table(table.page_table())
+        section.heading(table.title)
+        section.table(table.page_table(captioned=False))
         for note in table.notes:
-            section.text(note, kind="note")
+            if note not in said:
+                section.text(note, kind="note")
+        said.update(table.notes)
+
+
+def _add_progress(section: Section, results: Results) -> None:
+    """Add a figure of the validation scores over epochs and over time for every column of the tables."""
+    for data, dim in results.columns():
+        if found := progress_of(results, data, dim):
+            title = f"{data.upper()}, d = {dim}: validation scores"
+            section.heading(title)
+            section.drawing(
+                plots.svg(progress_figure(found, paper_scores(data, dim))),
+                f"{title} of each training over epochs and over processor time",
+                "The validation score (K = 4 samples of the method's own posterior) after each epoch, over epochs and "
+                "over the processor time of training. Dashed: the paper's test log-likelihoods after 2000 epochs, with "
+                "K = 100 samples.",
+            )
 
 
 def _add_figure(section: Section, store: Store, entries: Sequence[Entry], row: str) -> None:

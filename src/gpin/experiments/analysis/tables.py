@@ -181,7 +181,8 @@ def _about_paper(protocol: Protocol, known: bool) -> list[str]:
 
 def _about_closely(protocol: Protocol) -> list[str]:
     count = protocol.scoring.closely
-    return [] if count is None else [f"Refined scores are those of {count:,} of these instances, chosen at random."]
+    scores = "Refined and annealed" if protocol.scoring.temperatures else "Refined"
+    return [] if count is None else [f"{scores} scores are those of {count:,} of these instances, chosen at random."]
 
 
 def _about_supplement(variants: Sequence[VariantResult], data: str, dim: int) -> list[str]:
