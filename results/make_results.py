@@ -23,7 +23,10 @@ TABLES = {
 }
 """The arguments of the study behind every table; the folder is the store, and the name of the protocol."""
 
-FIGURES: dict[str, tuple[str, str | None]] = {}
+FIGURES = {
+    "desk/uncertainty-gp": ("desk/uncertainty", "gp"),
+    "desk/uncertainty-gp-shared": ("desk/uncertainty", "gp-shared"),
+}
 """The table and the row of every figure; None for the curves of all rows."""
 
 

@@ -27,7 +27,9 @@ from gpin.evaluation.calibration import LEAST as LEAST_SIMULATED
 from gpin.evaluation.calibration import Coverage, Draws, coverage_of, ranked, simulated_pairs
 from gpin.evaluation.gap_prediction import (
     LEAST,
+    LEAST_TRAINING,
     MOST,
+    MOST_TRAINING,
     Calibration,
     Calibrations,
     Temperatures,
@@ -750,9 +752,9 @@ class VAE(nn.Module):
                 default it is the gap of the posterior that `encode(x)` returns.
             samples: For how="refined": the number of samples for each ELBO, 100 by default.
 
-        `gpin.fit` calibrates a model with its validation data, and :meth:`calibrate` with any data. The predicted and
-        the estimated gap of a calibrated model have intervals that cover the refined gap of about 80 % of all
-        instances. Without calibration, the estimated gap is the Newton decrement itself, without intervals.
+        `gpin.fit` calibrates a model with its training and validation data, and :meth:`calibrate` with any data. The
+        predicted and the estimated gap of a calibrated model have intervals that cover the refined gap of about 80 % of
+        all instances. Without calibration, the estimated gap is the Newton decrement itself, without intervals.
 
         Example:
             >>> import gpin
@@ -852,7 +854,7 @@ class VAE(nn.Module):
         x: ArrayLike,
         *,
         y: Any = None,
-        training: Iterable[ArrayLike] | None = None,
+        training: ArrayLike | Iterable[Any] | None = None,
         steps: int | None = None,
         refined: int = 500,
         samples: int = 20,
@@ -860,7 +862,7 @@ class VAE(nn.Module):
         seed: int = 0,
     ) -> None:
         """Calibrate :meth:`gap` and the covariance of q(z|x) with data that was not used in training; `gpin.fit` does
-        so with its validation data.
+        so with its validation data, and passes its training data on as `training`.
 
         The gaps of some instances are measured by refinement. Regressions of the gap, on features of the encoder and on
         the Newton decrement, then give the predicted and the estimated gap, see `gpin.evaluation.gap_prediction`.
@@ -876,9 +878,10 @@ class VAE(nn.Module):
         Arguments:
             x: `(batch, *shape)`, at least 50 instances. At most 1,000 of them, evenly spaced, are used.
             y: The conditions of x, see :meth:`check`; for a conditional model only.
-            training: Batches of the training data, such as `x_train.split(1000)`, at least 2,000 instances in all. The
-                predicted gap ranks instances better if it learns from them too. They are not refined. The rows of a
-                conditional model carry their conditions.
+            training: At least 2,000 instances of the training data, or batches of them, such as a DataLoader, of which
+                the first 10,000 instances are used. The predicted gap learns from them too, from their estimated gaps,
+                and ranks instances better. The rows of a conditional model carry their conditions. Without them, what
+                an earlier calibration with this number of steps has learnt from training data is kept.
             steps: The number of natural-gradient steps after which the gap is determined, see :meth:`gap`.
             refined: The largest number of instances to refine, at least 50.
             samples: The number of samples for each ELBO of a refined instance, and of its weighted draws.
@@ -897,7 +900,9 @@ class VAE(nn.Module):
         check_count(len(x))
         x = x[evenly_spaced(len(x), MOST).to(x.device)]
         chosen = evenly_spaced(len(x), refined)
-        gaps, ranks = [], []
+        known, gaps, ranks = self._gpin_calibrations.get(steps), [], []
+        with differentiable(), evaluating(self):
+            seen = None if training is None else self._training_features(training, steps)
         with differentiable(), evaluating(self), seeded(check_seed(seed)):
             x = x.clone() if x.is_inference() else x
             for number, batch in enumerate(x[chosen.to(x.device)].split(BATCH)):
@@ -913,21 +918,37 @@ class VAE(nn.Module):
                 posteriors: dict[int | str | None, Callable[[Tensor], Draws]]
                 posteriors = {steps: partial(self.encode, steps=steps), "refined": self.refine}
                 found = {key: coverage_of(posterior, *pairs, RANKED) for key, posterior in posteriors.items()}
-            seen = None if training is None else self._gap_features(training, steps)
-            with seeded(seed):  # a DataLoader draws random numbers
-                calibration = Calibration.fit(*self._gap_features([x], steps), chosen, torch.cat(gaps), seen)
+            own, network = self._gap_features(x, steps), None if known is None else known.network
+            calibration = Calibration.fit(*own, chosen, torch.cat(gaps), seen, network)
         temperatures = {key: coverage.temperature for key, coverage in found.items()}
         self._gpin_calibrations = {**self._gpin_calibrations, steps: calibration}
         self._gpin_temperatures = {**self._gpin_temperatures, **temperatures}
 
-    def _gap_features(self, batches: Iterable[ArrayLike], steps: int | None) -> tuple[Tensor, Tensor]:
+    def _gap_features(self, x: Tensor, steps: int | None) -> tuple[Tensor, Tensor]:
         """The features of the encoder, and those of the estimated gap after some steps, each `(n, features)`."""
         features, estimates = [], []
+        for part in x.split(BATCH):
+            q = self._encode(part, steps, None)
+            features.append(self.inference.features(part, self))
+            estimates.append(estimate_features(self, part, q, self.inference.draws))
+        return torch.cat(features), torch.cat(estimates)
+
+    def _training_features(self, training: ArrayLike | Iterable[Any], steps: int | None) -> tuple[Tensor, Tensor]:
+        """The same features of the first instances of training data, at most `MOST_TRAINING`."""
+        batches = [training] if isinstance(training, Tensor | np.ndarray) else training
+        if not isinstance(batches, Iterable):
+            raise InputError(f"training must be a tensor, an array or batches of them, got {type(training).__name__}")
+        parts, left = [], MOST_TRAINING
         for batch in batches:
-            for x in self.check(batch).split(BATCH):
-                q = self._encode(x, steps, None)
-                features.append(self.inference.features(x, self))
-                estimates.append(estimate_features(self, x, q, self.inference.draws))
+            x = batch[0] if isinstance(batch, tuple | list) else batch
+            if len(x) and left:
+                parts.append(self._gap_features(self.check(x)[:left], steps))
+                left -= len(parts[-1][0])
+            if not left:
+                break
+        if (count := MOST_TRAINING - left) < LEAST_TRAINING:
+            raise InputError(f"training must have at least {LEAST_TRAINING:,} instances, got {count:,}")
+        features, estimates = zip(*parts, strict=True)
         return torch.cat(features), torch.cat(estimates)
 
     def _draw(self, x: Tensor, q: Distribution, samples: int) -> Tensor:

@@ -202,13 +202,48 @@ def test_the_network_learns_a_function_and_stays_within_its_targets():
     assert ((far >= low - 1e-6) & (far <= high + 1e-6)).all()
 
 
-def test_fewer_training_instances_than_a_network_needs_change_nothing():
-    model, vae = inaccurate()
-    held, x = model.sample(60), model.sample(5)
-    vae.calibrate(held)
-    expected = vae.gap(x, "predicted").values
-    vae.calibrate(held, training=[model.sample(1999)])
-    assert torch.equal(vae.gap(x, "predicted").values, expected)
+def test_a_calibration_without_training_data_keeps_what_was_learnt_from_it(network_trained):
+    network = network_trained.calibrations[None].network
+    network_trained.calibrate(torch.rand(80, 6), simulations=50)
+    assert network_trained.calibrations[None].network is network
+    assert network_trained.calibrations[2].network is None
+
+
+def test_training_instances_that_are_not_finite_are_left_out():
+    features, estimates, gaps = torch.randn(2100, 4), torch.rand(2100, 5), torch.rand(60)
+    features[3], estimates[7, 0] = torch.inf, torch.nan
+    held = torch.randn(60, 4), torch.rand(60, 5), torch.arange(60), gaps
+    found = Calibration.fit(*held, (features, estimates))
+    assert found.predict(torch.randn(5, 4), "predicted").values.isfinite().all()
+    assert found.network is not None
+    assert Calibration.fit(*held, (features[:2001], estimates[:2001])).network is None  # two are too many
+
+
+@pytest.mark.parametrize(
+    ("training", "sentence"),
+    [
+        (lambda: torch.rand(1999, 6), "training must have at least 2,000 instances, got 1,999"),
+        (list, "training must have at least 2,000 instances, got 0"),
+        (lambda: 7, "training must be a tensor, an array or batches of them, got int"),
+    ],
+)
+def test_bad_training_data_is_named(training, sentence):
+    vae = gpin.build((6,), "vae", 2, architecture={"width": 8}, seed=0)
+    with pytest.raises(gpin.InputError, match=sentence):
+        vae.calibrate(torch.rand(60, 6), training=training())
+
+
+def test_the_network_does_not_depend_on_torchs_default_precision(double):
+    vae = gpin.build((6,), "vae", 2, architecture={"width": 8}, seed=0)
+    vae.calibrate(torch.rand(60, 6), training=torch.rand(2000, 6))
+    assert vae.calibrations[None].network.weight.dtype == torch.float32
+
+
+def test_the_largest_number_of_training_instances_is_used(monkeypatch):
+    vae, seen = gpin.build((6,), "vae", 2, architecture={"width": 8}, seed=0), []
+    monkeypatch.setattr(GapNetwork, "fit", lambda features, targets: seen.append(len(features)))
+    vae.calibrate(torch.rand(60, 6), training=torch.rand(12_000, 6).split(4999))
+    assert seen == [10_000]
 
 
 @pytest.mark.parametrize("scale", [1.0, 3.0, 10.0, 1e2, 1e6])
@@ -298,7 +333,7 @@ def test_calibrations_for_other_steps_stand_side_by_side():
 # Files and training ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def network_trained():
     """A model whose own calibration has a network, and the other one for two steps none."""
     vae = gpin.build((6,), "gp", latent_dim=2, seed=0).eval()
@@ -368,15 +403,39 @@ def test_training_calibrates_with_the_validation_data_and_drops_what_was_before(
     assert not calibrated.calibrations
 
 
-@pytest.mark.parametrize("loader", [False, True])
-def test_training_learns_the_predicted_gap_from_its_own_data_too(loader):
+def drawn_twice(x):
+    """A loader that yields more instances than its data has."""
+    sampler = torch.utils.data.RandomSampler(x, replacement=True, num_samples=2 * len(x))
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=200, sampler=sampler)
+
+
+@pytest.mark.parametrize(
+    "loaded",
+    [
+        lambda x: x,
+        lambda x: torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x), batch_size=100, shuffle=True),
+        drawn_twice,
+    ],
+)
+def test_training_learns_the_predicted_gap_from_its_own_data_too(loaded):
     vae, x, held = gpin.build((6,), "vae", 2, architecture={"width": 8}, seed=0), torch.rand(2200, 6), torch.rand(60, 6)
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=100) if loader else x
-    gpin.fit(vae, data, held, epochs=1, progress=False)
+    gpin.fit(vae, loaded(x), held, epochs=1, progress=False)
     found = vae.gap(x[:5], "predicted").values
-    vae.calibrate(held, training=x.split(100))
+    vae.calibrate(held, training=x)
     torch.testing.assert_close(vae.gap(x[:5], "predicted").values, found, rtol=1e-3, atol=1e-3)
     assert vae.calibrations[None].network is not None
+
+
+def test_training_learns_from_a_loader_that_hides_its_instances():
+    def batch(items):
+        return torch.stack(items) / 2
+
+    vae, x = gpin.build((6,), "vae", 2, architecture={"width": 8}, seed=0), torch.rand(2200, 6)
+    loader = torch.utils.data.DataLoader(x, batch_size=1000, collate_fn=batch)
+    gpin.fit(vae, loader, torch.rand(60, 6) / 2, epochs=1, progress=False)
+    centre = vae.calibrations[None].network.centre
+    vae.calibrate(torch.rand(60, 6) / 2, training=x / 2)
+    torch.testing.assert_close(vae.calibrations[None].network.centre, centre)
 
 
 def test_training_says_why_a_model_cannot_be_calibrated():

@@ -34,6 +34,11 @@ def test_a_table_is_made_from_the_store_byte_for_byte(name):
     assert study.results.done == len(study.entries)
 
 
+def test_every_committed_figure_is_made_by_the_script():
+    found = {f"{path.parent.name}/{path.stem}" for path in RESULTS.glob("*/*.png")}
+    assert found == set(SCRIPT.FIGURES)
+
+
 @pytest.mark.parametrize("name", SCRIPT.FIGURES)
 def test_a_figure_is_made_from_the_store(name):
     table, row = SCRIPT.FIGURES[name]

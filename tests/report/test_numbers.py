@@ -3,10 +3,11 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from gpin.report.numbers import Correlation, caution, without_nan
+from gpin.report.numbers import Correlation, caution, even_ranks, without_nan
 
 
 def test_what_cannot_be_ranked_has_no_correlation():
@@ -43,3 +44,10 @@ def test_a_record_without_nan_is_json():
     record = {"a": {"b": [math.nan, 1.0, [-math.inf]]}, "c": math.inf, "d": None, "e": "nan", "f": 3}
     found = json.loads(json.dumps(without_nan(record), allow_nan=False))
     assert found == {"a": {"b": [None, 1.0, [None]]}, "c": None, "d": None, "e": "nan", "f": 3}
+
+
+def test_even_ranks_run_from_least_to_most():
+    values = np.random.default_rng(0).random(100)
+    chosen = even_ranks(values, 10)
+    assert (values[chosen] == np.sort(values)[np.rint(np.linspace(0, 99, 10)).astype(int)]).all()
+    assert len(even_ranks(values, 500)) == 100

@@ -9,14 +9,6 @@ import pytest
 from gpin.report import plots
 from gpin.report.style import DARK, LIGHT
 
-
-def test_even_ranks_run_from_least_to_most():
-    values = np.random.default_rng(0).random(100)
-    chosen = plots.even_ranks(values, 10)
-    assert (values[chosen] == np.sort(values)[np.rint(np.linspace(0, 99, 10)).astype(int)]).all()
-    assert len(plots.even_ranks(values, 500)) == 100
-
-
 LINES = {"VAE": {"validation": [1, 2, 3], "training": [1, 3, 5]}, "GP <x>": {"validation": [0, 1, 2]}}
 
 

@@ -55,6 +55,22 @@ def test_the_new_run_has_the_better_encoder_and_the_same_decoder(run):
     assert (again.before, again.after) == (found.before, found.after)
 
 
+def test_the_encoder_of_natural_is_improved_without_its_step(tmp_path):
+    np.save(tmp_path / "data.npy", LinearGaussian.random().sample(300).numpy())
+    settings = SETTINGS.model_copy(update={"model": SETTINGS.model.model_copy(update={"method": "natural"})})
+    old = train(tmp_path / "data.npy", settings, out=tmp_path / "runs", progress=False)[0]
+    said = []
+    found = improve_run(old, options={**OPTIONS, "steps": 0}, progress=False, tell=said.append)
+    assert found.gain > 0
+    assert said[-1].startswith("the validation score with 0 steps rose by ")
+    history, _ = found.run.history(pytest.fail)
+    assert [epoch.stage for epoch in history.epochs] == ["all"] * 4 + ["improve, 0 steps"] * 3
+    model = found.run.load(pytest.fail)
+    assert model.inference.options.steps == 1
+    with pytest.raises(gpin.InputError, match="is not this run improved with these options"):
+        improve_run(old, options=OPTIONS, tell=pytest.fail)
+
+
 def test_a_folder_with_something_else_is_left_alone(run, tmp_path):
     improve_run(run, options=OPTIONS, progress=False, tell=lambda sentence: None)
     with pytest.raises(gpin.InputError, match="is not this run improved with these options"):

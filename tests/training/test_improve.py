@@ -70,15 +70,18 @@ def test_the_encoder_alone_is_improved_for_answers_without_steps():
     gpin.improve(vae, x, held, **{**FAST, "learning_rate": 1e-3})
     own, alone = (vae.log_likelihood(held, samples=4, steps=steps).mean for steps in (1, 0))
     options = {**FAST, "epochs": 8, "batch_size": 64, "learning_rate": 1e-2}
-    history = gpin.improve(vae, x, held, steps=0, **options)
+    said = []
+    history = gpin.improve(vae, x, held, steps=0, **{**options, "calibrate": True, "tell": said.append})
     assert vae.inference.options.steps == 1
+    assert said[-1].startswith("the validation score with 0 steps rose by ")
+    assert list(vae.calibrations) == [None, 0]
     assert history.gain > 0.5 * (own - alone)
     assert vae.log_likelihood(held, samples=4, steps=0).mean > alone + 0.5 * (own - alone)
 
 
 def test_steps_are_for_methods_that_take_them():
     vae, x = LinearGaussian.random().vae("vae", width=8), LinearGaussian.random().sample(60)
-    with pytest.raises(gpin.InputError, match="method 'vae' takes no natural-gradient steps of its own"):
+    with pytest.raises(gpin.InputError, match="method 'vae' cannot be trained with another number of steps"):
         gpin.improve(vae, x, steps=0, **FAST)
     with pytest.raises(gpin.InputError, match="steps must be a whole number"):
         gpin.improve(LinearGaussian.random().vae("natural", width=8), x, steps=-1, **FAST)

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
 from gpin._core.errors import InputError
 from gpin._core.inputs import as_tensor
@@ -96,8 +96,18 @@ class Batches:
             rows = share.of(whole)
             yield self.read(rows), rows, len(whole)
 
+    def indexed(self) -> "Batches | None":
+        """The same data with instances that can be read by their numbers; None for a `DataLoader` that hides them,
+        because it has an iterable or puts batches together in its own way."""
+        if not isinstance(self.data, DataLoader):
+            return self
+        if isinstance(self.data.dataset, IterableDataset) or self.data.collate_fn is not default_collate:
+            return None
+        return Batches(self.data.dataset, self.batch_size)
+
     def read(self, rows: Tensor) -> Tensor:
-        """The instances of these numbers; a `DataLoader`, which hides them, has none."""
+        """The instances of these numbers, `(n, *shape)`, unless the data is a `DataLoader`."""
+        assert not isinstance(self.data, DataLoader)
         return self.data[rows] if isinstance(self.data, Tensor) else _read(self.data, rows.tolist())
 
 

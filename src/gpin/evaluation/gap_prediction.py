@@ -27,7 +27,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -277,13 +277,15 @@ class GapNetwork:
         deviations, spread = features.std(0), targets.std().clamp(min=1e-6)
         scale = torch.where(deviations <= 1e-6 * (1 + features.mean(0).abs()), 1.0, deviations)
         inputs, wanted = (features - features.mean(0)) / scale, (targets - targets.mean()) / spread
-        hidden, last = nn.Linear(features.shape[1], cls.UNITS), nn.Linear(cls.UNITS, 1)
+        plain: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever torch's defaults are
+        hidden = nn.Linear(features.shape[1], cls.UNITS, **plain)
+        last = nn.Linear(cls.UNITS, 1, **plain)
         network = nn.Sequential(hidden, nn.ReLU(), nn.Dropout(0.2), last)
         optimiser = torch.optim.AdamW(network.parameters(), 1e-3, weight_decay=1e-3)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, cls.UPDATES)
         with torch.enable_grad():
             for _ in range(cls.UPDATES):
-                rows = torch.randint(len(inputs), (cls.BATCH,))
+                rows = torch.randint(len(inputs), (cls.BATCH,), device="cpu")
                 loss = (network(inputs[rows]).squeeze(-1) - wanted[rows]).square().mean()
                 optimiser.zero_grad()
                 loss.backward()
@@ -323,25 +325,27 @@ class Calibration:
         refined: Int[Tensor, " m"],
         gaps: Float[Tensor, " m"],
         training: tuple[Float[Tensor, "k p"], Float[Tensor, "k features"]] | None = None,
+        network: GapNetwork | None = None,
     ) -> "Calibration":
-        """Fit both regressions.
+        """Fit both regressions, and the network if there are training instances.
 
         Arguments:
             features: The features of the encoder, see `gpin.inference.InferenceModel.features`.
             estimates: The features of the estimated gap, see :func:`estimate_features`.
             refined: The numbers of the instances that were refined, at least 50.
             gaps: The refined gaps of these instances in nats.
-            training: The same two kinds of features for instances of the training data. Fewer than 2,000 are ignored.
+            training: The same two kinds of features for at least 2,000 instances of the training data. Those that are
+                not finite are left out.
+            network: Without training instances, a network that was fitted before.
         """
         check_count(len(refined))
         measured = compressed(gaps.detach().cpu().double())
         estimated = GapRegression.fit(estimates[refined], measured, torch.arange(len(refined)), LINEAR)
         targets, _ = estimated.mean_and_deviation(estimates)
         targets[refined] = measured
-        network = None
-        if training is not None and len(training[0]) >= LEAST_TRAINING:
-            known, beyond = _within(training[1], estimated)
-            network = GapNetwork.fit(training[0], estimated.mean_and_deviation(known)[0] + beyond)
+        if training is not None:
+            network = _trained(*training, estimated)
+        if network is not None:
             targets = targets - network(features)
         return cls(GapRegression.fit(features, targets, refined, LENGTHS), estimated, network)
 
@@ -357,6 +361,18 @@ class Calibration:
         """
         inside, beyond = _within(features, self.estimated)
         return self.estimated(inside, how, beyond)
+
+
+def _trained(
+    features: Float[Tensor, "k p"], estimates: Float[Tensor, "k features"], estimated: GapRegression
+) -> GapNetwork | None:
+    """The network fitted to the estimated gaps of training instances; None if too few of them are finite."""
+    inside, beyond = _within(estimates, estimated)
+    targets = estimated.mean_and_deviation(inside)[0] + beyond
+    finite = features.cpu().isfinite().all(-1) & estimates.cpu().isfinite().all(-1) & targets.isfinite()
+    if finite.sum() < LEAST_TRAINING:
+        return None
+    return GapNetwork.fit(features.cpu()[finite], targets[finite])
 
 
 def _within(

@@ -287,7 +287,7 @@ class Study:
         if len(shown) > 1:
             several = ", ".join(f"{data} d={dim}" for data, dim in shown)
             raise InputError(f"a figure shows one column of the tables, and there are {several}: give `latent_dim`")
-        targets = paper_scores(*shown[0]) if self.protocol.limit is None else {}
+        targets = paper_scores(self.experiment, *shown[0]) if self.protocol.limit is None else {}
         return progress_figure(found[shown[0]], targets)
 
     def write_figure(self, path: str | os.PathLike[str], row: str | None = None) -> Path:

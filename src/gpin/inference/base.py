@@ -166,8 +166,8 @@ class InferenceModel(nn.Module, ABC, Generic[OptionsT]):
 
     def taking(self, steps: int) -> AbstractContextManager[None]:
         """A context within which training and q(z|x) take this number of natural-gradient steps instead of the method's
-        own; for methods that take steps."""
-        raise InputError(f"method {self.name!r} takes no natural-gradient steps of its own: leave out `steps`")
+        own. A method with `takes_steps` defines this."""
+        raise InputError(f"method {self.name!r} cannot be trained with another number of steps: leave out `steps`")
 
     def features(self, x: Tensor, model: Generative) -> Float[Tensor, "batch p"]:
         """What the encoder alone knows about x, from which :meth:`gpin.VAE.gap` predicts how far it is from the

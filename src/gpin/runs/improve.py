@@ -91,7 +91,9 @@ def improve_run(
     if device is not None:
         vae.to(device_named(device))
     result = improve(vae, parts.train, parts.validation, progress=progress, tell=tell, **chosen)
-    epochs = [replace(epoch, stage="improve") for epoch in result.epochs]
+    # The scores of these epochs are those with this number of steps.
+    stage = "improve" if (steps := chosen.get("steps")) is None else f"improve, {steps} steps"
+    epochs = [replace(epoch, stage=stage) for epoch in result.epochs]
     best = len(history.epochs) + result.best if result.best else history.best
     whole = History([*history.epochs, *epochs], best, history.stopped)
     new.write()

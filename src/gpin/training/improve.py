@@ -145,18 +145,20 @@ def improve(
     history = trainer.history
     result = Improvement(history.epochs, history.best, history.stopped, before=trainer.before)
     if calibrate:
-        calibrate_with(vae, batches, held, config.seed, tell if processes.first else silent)
+        same = steps is None or steps == vae.inference.options.steps
+        calibrated = (None,) if same else (None, steps)
+        calibrate_with(vae, batches, held, config.seed, tell if processes.first else silent, calibrated)
     if processes.first:
-        tell(_sentence(result))
+        tell(_sentence(result, steps))
     return result
 
 
-def _sentence(result: Improvement) -> str:
-    count = len(result.epochs)
+def _sentence(result: Improvement, steps: int | None) -> str:
+    count, score = len(result.epochs), "validation score" + ("" if steps is None else f" with {steps} steps")
     if not result.best:
-        return f"none of {count} epochs improved the validation score of {result.before:.1f} nats: nothing was changed"
+        return f"none of {count} epochs improved the {score} of {result.before:.1f} nats: nothing was changed"
     return (
-        f"the validation score rose by {result.gain:.1f} nats, from {result.before:.1f} to {result.after:.1f}, in "
+        f"the {score} rose by {result.gain:.1f} nats, from {result.before:.1f} to {result.after:.1f}, in "
         f"epoch {result.best} of {count}; the decoder is unchanged"
     )
 

@@ -135,7 +135,8 @@ def fit(
             values of trainable parameters, because a resumed run takes them from its checkpoint: models that differ
             only in the `seed` or `start` of `gpin.build` count as the same, so give each its own folder or identity.
         calibrate: Calibrate `vae.gap` at the end, with at most 1,000 validation instances, of which at most 500 are
-            refined; with fewer than 50 there is no calibration. It takes seconds to minutes.
+            refined, and from 2,000 training instances on with at most 10,000 of these. With fewer than 50 validation
+            instances there is no calibration. It takes seconds to minutes.
     """
     config = TrainingConfig.parse(
         {

@@ -12,16 +12,20 @@ from pages import Content, check_in_browser, check_self_contained, needs_browser
 from scipy.stats import spearmanr
 
 from gpin._core.errors import InputError
+from gpin.building import load
 from gpin.experiments.analysis import page as pages
 from gpin.experiments.analysis.figures import uncertainty_figure
 from gpin.experiments.analysis.page import compose_page
+from gpin.experiments.analysis.progress import paper_scores
 from gpin.experiments.analysis.results import Results
+from gpin.experiments.execution.planes import plane_arrays
 from gpin.experiments.execution.store import Store
 from gpin.experiments.execution.timing import measure_times, read_times, write_times
 from gpin.experiments.execution.worker import run_jobs
 from gpin.experiments.protocols import PROTOCOLS, Experiment
 from gpin.experiments.study import Study
 from gpin.report import plots
+from gpin.runs import open_run
 
 PLANE = Experiment("plane", "A plane", ("digits",), {"small": ("gp-shared", "towers")}, {"small": (2,)}, grid=True)
 TABLE = Experiment("table", "A <table>", ("mnist",), {"small": ("vae", "gp", "gp-shared")}, {"small": (10,)})
@@ -128,12 +132,46 @@ def test_the_stored_posteriors_are_densities(store):
     assert found["images"].shape == (6, 2, 1, 8, 8)
 
 
+def test_a_store_of_an_older_version_draws_the_figure_with_its_model(store, tmp_path):
+    folder, entries = tmp_path / "copy", PLANE.entries(SMALL)
+    shutil.copytree(store.root, folder, ignore=shutil.ignore_patterns("planes.npz"))
+    first, second = (plots.png(uncertainty_figure(one, entries, "gp-shared")) for one in (store, Store(folder)))
+    assert first == second
+
+
+def test_the_posteriors_of_a_model_in_double_precision_are_the_same(store):
+    (entry, *_) = PLANE.entries(SMALL)
+    folder = next((store.folder(entry.job) / "run").glob("*/model"))
+    scores = parquet.read_table(store.scores(entry.job)).to_pydict()
+    found = plane_arrays(load(folder, dtype="float64"), open_run(folder.parent).data().test, scores)
+    for name, values in store.planes(entry.job).items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-2, atol=1e-3 * np.abs(values).max())
+
+
+def test_all_images_have_curves_with_the_right_references(tmp_path, monkeypatch):
+    """Under a protocol with all images; the paper has other numbers for a dense decoder."""
+    dense = replace(TABLE, name="dense", decoder="dense", title="Dense")
+    monkeypatch.setattr(pages, "EXPERIMENTS", {one.name: one for one in (TABLE, dense)})
+    found, whole = Store(tmp_path), SMALL.model_copy(update={"limit": None})
+    history = [{"score": 1.0, "processor_seconds": 60.0}, {"score": 900.0, "processor_seconds": 60.0}]
+    for one in (TABLE, dense):
+        for entry in one.entries(whole):
+            pretend(found, entry.job, columns(), history=history)
+    html = compose_page(found, whole).html()
+    assert html.count("validation scores</h3>") == 2
+    assert "A &lt;table&gt;, d = 10: validation scores" in html
+    assert "Dense, d = 10: validation scores" in html
+    assert paper_scores(TABLE, "mnist", 10) == {"vae": 685.1, "gp": 696.5}
+    assert paper_scores(dense, "mnist", 50) == {"vae": 872.6, "gp": 882.3}
+    assert html.count("Test log-likelihood in nats, importance-weighted") == 1  # each note once
+
+
 def test_a_figure_without_its_posteriors_is_refused(store, tmp_path):
     other, (entry, *_) = Store(tmp_path), PLANE.entries(SMALL)
     with pytest.raises(InputError, match="no results of gp-shared"):
         uncertainty_figure(other, [entry], "gp-shared")
     pretend(other, entry.job, columns(uncertain=True))
-    with pytest.raises(InputError, match="lacks the true posteriors of"):
+    with pytest.raises(InputError, match="has neither them nor the model"):
         uncertainty_figure(other, [entry], "gp-shared")
 
 

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow.parquet as parquet
 
 from gpin._core.errors import InputError
+from gpin.building import load
+from gpin.experiments.execution.planes import plane_arrays
 from gpin.experiments.execution.store import Store
 from gpin.experiments.protocols import Entry
 from gpin.report import plots
+from gpin.runs import open_run
 
 __all__ = ["uncertainty_figure"]
 
@@ -16,7 +20,7 @@ def uncertainty_figure(store: Store, entries: Sequence[Entry], row: str = "gp") 
     """Six instances by rising uncertainty, with posteriors, images and reconstructions.
 
     Arguments:
-        store: The store.
+        store: The store, which has the posteriors of the run or, from an older version, at least its model.
         entries: The entries of the experiment.
         row: The variant whose first finished run is shown.
     """
@@ -27,12 +31,7 @@ def uncertainty_figure(store: Store, entries: Sequence[Entry], row: str = "gp") 
         raise InputError(
             f"the figure orders instances by uncertainty, and the encoder of {row} has none: choose another `row`"
         )
-    found = store.planes(entry.job)
-    if found is None:
-        raise InputError(
-            f"{store.folder(entry.job)} lacks the true posteriors of {entry}: it was scored by an older version; move "
-            "the folder away and run the experiment again"
-        )
+    found = store.planes(entry.job) or _from_model(store, entry)
     uncertainty = found["uncertainty"]
     digits = ".1e" if uncertainty.min() < 1e-3 else "#.2g"  # the same format for all
     names = ("x", "y", "density", "mean", "std", "images")
@@ -42,3 +41,15 @@ def uncertainty_figure(store: Store, entries: Sequence[Entry], row: str = "gp") 
             for i, value in enumerate(uncertainty)
         ]
     )
+
+
+def _from_model(store: Store, entry: Entry) -> dict[str, np.ndarray]:
+    """The arrays of the figure, computed with the trained model."""
+    folder = next(iter((store.folder(entry.job) / "run").glob("*/model")), None)
+    if folder is None:
+        raise InputError(
+            f"the figure needs the true posteriors of {entry}, and {store.folder(entry.job)} has neither them nor the "
+            "model: move the folder away and run the experiment again"
+        )
+    scores = parquet.read_table(store.scores(entry.job)).to_pydict()
+    return plane_arrays(load(folder), open_run(folder.parent).data().test, scores)

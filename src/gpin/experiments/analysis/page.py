@@ -9,7 +9,7 @@ from gpin._core.files import read_record
 from gpin.experiments.analysis.figures import uncertainty_figure
 from gpin.experiments.analysis.progress import paper_scores, progress_figure, progress_of
 from gpin.experiments.analysis.results import Results, experiment_times
-from gpin.experiments.analysis.tables import experiment_tables
+from gpin.experiments.analysis.tables import column_title, experiment_tables
 from gpin.experiments.execution.store import JOB, VERSION, Store
 from gpin.experiments.protocols import EXPERIMENTS, VARIANTS, Entry, Experiment, Protocol, variant_named
 from gpin.report import Page, Section, plots
@@ -42,7 +42,7 @@ def compose_page(store: Store, protocol: Protocol) -> Page:
             section.text(f"{results.done} of {len(entries)} runs are done.", kind="note")
         _add_tables(section, tables, said)
         if protocol.limit is None:
-            _add_progress(section, results)
+            _add_progress(section, experiment, results)
         if experiment.grid and results.done:
             for row in experiment.rows[protocol.name]:
                 _add_figure(section, store, entries, row)
@@ -100,23 +100,27 @@ def _add_tables(section: Section, tables: Sequence[ResultTable], said: set[str])
         said.update(table.notes)
 
 
-def _add_progress(section: Section, results: Results) -> None:
+def _add_progress(section: Section, experiment: Experiment, results: Results) -> None:
     """Add a figure of the validation scores over epochs and over time for every column of the tables."""
     for data, dim in results.columns():
         if found := progress_of(results, data, dim):
-            title = f"{data.upper()}, d = {dim}: validation scores"
-            section.heading(title)
-            section.drawing(
-                plots.svg(progress_figure(found, paper_scores(data, dim))),
-                f"{title} of each training over epochs and over processor time",
-                "The validation score (K = 4 samples of the method's own posterior) after each epoch, over epochs and "
-                "over the processor time of training. Dashed: the paper's test log-likelihoods after 2000 epochs, with "
-                "K = 100 samples.",
+            title, targets = (
+                f"{column_title(experiment, data, dim)}: validation scores",
+                paper_scores(experiment, data, dim),
             )
+            caption = (
+                "The validation score (K = 4 samples of the method's own posterior) after each epoch, over epochs and "
+                "over the processor time of training."
+            )
+            if targets:
+                caption += " Dashed: the paper's test log-likelihoods after 2000 epochs, with K = 100 samples."
+            section.heading(title)
+            alt = f"{title} of each training over epochs and over processor time"
+            section.drawing(plots.svg(progress_figure(found, targets)), alt, caption)
 
 
 def _add_figure(section: Section, store: Store, entries: Sequence[Entry], row: str) -> None:
-    """Add the figure of a variant, or the reason why it is missing; it needs the trained model."""
+    """Add the figure of a variant, or the reason why it is missing."""
     try:
         figure = uncertainty_figure(store, entries, row)
     except InputError as error:

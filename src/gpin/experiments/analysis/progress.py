@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpin.experiments.analysis.paper import PAPER
 from gpin.experiments.analysis.results import Results
-from gpin.experiments.protocols import variant_named
+from gpin.experiments.protocols import Experiment, variant_named
 from gpin.report.tables import ResultTable
 
 if TYPE_CHECKING:
@@ -59,10 +59,14 @@ def progress_of(results: Results, data: str, latent_dim: int) -> dict[str, Progr
     return found
 
 
-def paper_scores(data: str, latent_dim: int) -> dict[str, float]:
+def paper_scores(experiment: Experiment, data: str, latent_dim: int) -> dict[str, float]:
     """The mean log-likelihoods of the paper that are the targets, by the name of the row."""
-    known = PAPER.log_likelihood.get(data, {}).get(latent_dim, {})
-    return {row: known[row].mean for row in REFERENCES if row in known}
+    if experiment.decoder == "dense":
+        scores = PAPER.dense_log_likelihood.get(data, {}).get(latent_dim, {})
+    else:
+        known = PAPER.log_likelihood.get(data, {}).get(latent_dim, {})
+        scores = {row: summary.mean for row, summary in known.items()}
+    return {row: scores[row] for row in REFERENCES if row in scores}
 
 
 def progress_table(title: str, found: Mapping[str, Progress], targets: Mapping[str, float]) -> ResultTable:

@@ -17,7 +17,7 @@ from gpin.experiments.protocols import Experiment, Protocol, variant_named
 from gpin.report.numbers import plus_minus
 from gpin.report.tables import Mark, ResultTable
 
-__all__ = ["experiment_tables", "likelihood_tables", "posterior_tables", "time_tables"]
+__all__ = ["column_title", "experiment_tables", "likelihood_tables", "posterior_tables", "time_tables"]
 
 
 def experiment_tables(
@@ -44,20 +44,22 @@ def likelihood_tables(experiment: Experiment, protocol: Protocol, results: Resul
     for data, dim in results.columns():
         variants = results.variants(data, dim)
         if variants:
-            title = f"{_title(experiment, data)}, d = {dim}"
+            title = column_title(experiment, data, dim)
             tables.append(_scores(title, experiment, protocol, results, variants, data, dim))
             for baseline in BASELINES:
                 if any(baseline in variant.differences for variant in variants):
                     tables.append(_differences(title, baseline, variants))
             tables.append(_diagnostics(title, variants))
-            progress, targets = progress_of(results, data, dim), paper_scores(data, dim)
+            progress, targets = progress_of(results, data, dim), paper_scores(experiment, data, dim)
             if progress and targets and protocol.limit is None:
                 tables.append(progress_table(title, progress, targets))
     return tables
 
 
-def _title(experiment: Experiment, data: str) -> str:
-    return experiment.title if experiment.data == (data,) else f"{experiment.title}, {data.upper()}"
+def column_title(experiment: Experiment, data: str, dim: int) -> str:
+    """The title of the tables and figures of one data set and latent dimension."""
+    title = experiment.title if experiment.data == (data,) else f"{experiment.title}, {data.upper()}"
+    return f"{title}, d = {dim}"
 
 
 def _name(variant: VariantResult) -> str:
@@ -198,13 +200,13 @@ def _about_supplement(variants: Sequence[VariantResult], data: str, dim: int) ->
 
 
 def _differences(title: str, baseline: str, variants: Sequence[VariantResult]) -> ResultTable:
-    found = {_name(variant): variant.differences[baseline] for variant in variants if baseline in variant.differences}
+    compared = [variant for variant in variants if baseline in variant.differences]
     rows = [
         [
-            name,
+            _name(variant),
             *(
                 cell
-                for one in differences
+                for one in variant.differences[baseline]
                 for cell in (
                     _signed(one.instances.mean),
                     _interval(one.instances),
@@ -212,10 +214,10 @@ def _differences(title: str, baseline: str, variants: Sequence[VariantResult]) -
                 )
             ),
         ]
-        for name, differences in found.items()
+        for variant in compared
     ]
     head = ["", "encoder", "instances", "trainings", "refined", "instances", "trainings"]
-    counts = sorted({one.instances.instances for differences in found.values() for one in differences})
+    counts = sorted({one.instances.instances for variant in compared for one in variant.differences[baseline]})
     notes = [
         f"Paired differences on the same {' or '.join(f'{count:,}' for count in counts)} test instances and splits, "
         "nats. Instances: the 95 % interval over test instances, for these trainings. Trainings: the 95 % interval "
@@ -250,8 +252,8 @@ def _diagnostics(title: str, variants: Sequence[VariantResult]) -> ResultTable:
     if gaps:
         notes.append(
             "ρ estimated and ρ predicted: the same with the gap that is estimated from one decoder gradient, and with "
-            "the one predicted from the encoder alone, both calibrated on validation data. Runs that were scored "
-            "before these existed have none."
+            "the one predicted from the encoder alone. Both are calibrated on validation data; in newer runs the "
+            "predicted gap learns from training data too. Runs that were scored before these existed have none."
         )
     return ResultTable(f"{title}: amortization gap and diagnostics", head, rows, notes=notes)
 

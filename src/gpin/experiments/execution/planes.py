@@ -40,12 +40,12 @@ def plane_arrays(vae: VAE, rows: Rows, scores: Mapping[str, Any]) -> dict[str, n
     uncertainty = np.asarray(scores["uncertainty"])
     chosen = even_ranks(uncertainty, SHOWN)
     place = {int(number): i for i, number in enumerate(rows.rows)}
-    x = rows.__getitems__([place[int(scores["instance"][i])] for i in chosen])
+    x = vae.check(rows.__getitems__([place[int(scores["instance"][i])] for i in chosen]))
     q, rebuilt = vae.encode(x), vae.reconstruct(x)
-    means, deviations = q.mean.double(), q.stddev.double()
+    means, deviations = q.mean.cpu().double(), q.stddev.cpu().double()
     axes, densities = [], []
     for one, mean, std, posterior in zip(x.split(1), means, deviations, posteriors(vae, x), strict=True):
-        core = posterior.points[posterior.log_joint > posterior.log_joint.max() - DEPTH]
+        core = posterior.points[posterior.log_joint > posterior.log_joint.max() - DEPTH].cpu().double()
         corners = torch.cat([core, (mean - 2.5 * std).unsqueeze(0), (mean + 2.5 * std).unsqueeze(0)])
         ticks = [
             torch.linspace(low, high, PIXELS, dtype=torch.float64)
@@ -54,14 +54,14 @@ def plane_arrays(vae: VAE, rows: Rows, scores: Mapping[str, Any]) -> dict[str, n
         z = torch.cartesian_prod(*ticks).to(x)
         log_joint = torch.cat([vae.log_joint(one, part.unsqueeze(1)) for part in z.split(512)])[:, 0]
         axes.append(ticks)
-        densities.append((log_joint.double() - posterior.log_evidence).exp().reshape(PIXELS, PIXELS).T)
+        densities.append((log_joint.cpu().double() - posterior.log_evidence).exp().reshape(PIXELS, PIXELS).T)
     found = {
         "x": torch.stack([ticks[0] for ticks in axes]),
         "y": torch.stack([ticks[1] for ticks in axes]),
         "density": torch.stack(densities),
         "mean": means,
         "std": deviations,
-        "images": torch.stack([x, rebuilt.to(x)], dim=1),
+        "images": torch.stack([x, rebuilt], dim=1),
     }
     arrays = {name: values.cpu().numpy().astype(np.float32) for name, values in found.items()}
     return {"uncertainty": uncertainty[chosen], **arrays}

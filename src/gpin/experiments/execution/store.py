@@ -66,7 +66,7 @@ class Store:
         try:
             with np.load(self.folder(job) / PLANES) as found:
                 return dict(found)
-        except (FileNotFoundError, ValueError, zipfile.BadZipFile):
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile):
             return None
 
     @property

@@ -77,6 +77,7 @@ def run_job(store: Store, job: Job) -> None:
         "training_seconds": history.seconds,
         "history": history.record()["epochs"],
         "scoring_seconds": time.perf_counter() - began,
+        "gap_learns_from_training": any(one.network is not None for one in vae.calibrations.values()),
         "environment": environment(),
     }
     if job.location is not None:
