@@ -21,11 +21,10 @@ PAGES = {
     "LICENSE": "LICENSE",
     "CITATION.cff": "CITATION.cff",
     "benchmarks/README.md": "benchmarks/README.md",
-    "results/README.md": "results/README.md",
     **{
         path: path
-        for pattern in ("*.md", "*.png", "*.html")
-        for path in sorted(found.relative_to(ROOT).as_posix() for found in (ROOT / "results" / "desk").glob(pattern))
+        for pattern in ("*.md", "*/*.md", "*/*.png", "*/*.html")
+        for path in sorted(found.relative_to(ROOT).as_posix() for found in (ROOT / "results").glob(pattern))
     },
 }
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")

@@ -175,7 +175,23 @@ def test_shares_that_are_not_known_are_left_out(tmp_path):
     assert not re.search("Red|paired", " ".join(scores.notes))
     assert scores.head[-1] == "log p(x), refined"  # the paper has no number for these data
     assert "±" not in scores.rows[0][1]
-    assert "over 1 run." in scores.notes[0]
+    assert "samples, of one training. Encoder:" in scores.notes[0]
+
+
+def test_the_papers_references_are_named_where_the_table_has_no_row_for_them(tmp_path):
+    store, how = Store(tmp_path), protocol(splits=1)
+    found = {}
+    for rows in (("natural",), ("gp",), ("gp", "vae")):
+        one = experiment(*rows, dims=(10,), data=("mnist",))
+        entries = one.entries(how)
+        for entry in entries:
+            pretend(store, entry.job, columns())
+        scores, *_ = likelihood_tables(one, how, Results(store, entries))
+        found[rows] = " ".join(note for note in scores.notes if "aper" in note), scores.head[-1] == "paper"
+    assert found["natural",][0].startswith("Paper: VAE 685.1 ± 1.8 and GPVAE 696.5 ± 1.5, after 2000 epochs")
+    assert "The paper also has VAE 685.1 ± 1.8." in found["gp",][0]
+    assert "also" not in found["gp", "vae"][0]
+    assert [column for _, column in found.values()] == [False, True, True]
 
 
 def test_trainings_that_have_collapsed_are_named(tmp_path):

@@ -13,7 +13,7 @@ from gpin.report.tables import ResultTable
 if TYPE_CHECKING:
     from gpin.report.plots import Figure
 
-__all__ = ["Progress", "paper_scores", "progress_figure", "progress_of", "progress_table"]
+__all__ = ["REFERENCES", "Progress", "paper_scores", "progress_figure", "progress_of", "progress_table"]
 
 REFERENCES = {"vae": "the paper's VAE", "gp": "the paper's GPVAE"}
 """The rows of the paper whose scores are the targets."""

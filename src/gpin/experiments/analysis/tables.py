@@ -1,7 +1,7 @@
 """The tables of an experiment: scores, differences, diagnostics, true posteriors and inference times."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpin.data import BENCHMARKS
@@ -9,7 +9,7 @@ from gpin.evaluation.paired import PairedDifference
 from gpin.evaluation.reliability import COMMON
 from gpin.evaluation.scores import SCORES, Score
 from gpin.experiments.analysis.paper import PAPER
-from gpin.experiments.analysis.progress import paper_scores, progress_of, progress_table
+from gpin.experiments.analysis.progress import REFERENCES, paper_scores, progress_of, progress_table
 from gpin.experiments.analysis.results import BASELINES, Results, VariantResult
 from gpin.experiments.analysis.statistics import Summary, mark
 from gpin.experiments.execution.timing import BATCH, REFERENCE, REPEATS
@@ -94,6 +94,7 @@ def _scores(
             if colour:
                 marks[next(i for i, variant in enumerate(variants) if variant.row == name), column] = colour
     paper = _paper(experiment, data, dim)
+    beside = any(variant.row in paper for variant in variants)
     for i, variant in enumerate(variants):
         if variant.row in paper and paper[variant.row][1]:
             marks[i, 1 + len(columns)] = paper[variant.row][1]
@@ -101,28 +102,28 @@ def _scores(
         [
             _name(variant),
             *(_score_cell(score, variant) for score in columns),
-            *([paper[variant.row][0] if variant.row in paper else ""] if paper else []),
+            *([paper[variant.row][0] if variant.row in paper else ""] if beside else []),
         ]
         for variant in variants
     ]
     starts = protocol.initialisations
-    best = f", each the best on validation data of {starts} initialisations" if starts > 1 else ""
+    means, each = ("of one training", "") if runs == 1 else (f"mean ± standard deviation over {runs} runs", "each ")
+    best = f", {each}the best on validation data of {starts} initialisations" if starts > 1 else ""
     few = FEW_RUNS if runs < 5 and any(variant.differences for variant in variants) else ""
     notes = [
-        f"Test log-likelihood in nats, importance-weighted with K = {protocol.scoring.samples} samples, mean ± "
-        f"standard deviation over {runs} {'run' if runs == 1 else 'runs'}{best}. Encoder: proposals of the method's "
-        "own encoder. Refined: proposals fitted to each instance in the same way for all methods, so that the score "
-        "depends mainly on the model (the fit starts from the encoder's mean and ends when a step gains less than 0.1 "
-        "nats).",
+        f"Test log-likelihood in nats, importance-weighted with K = {protocol.scoring.samples} samples, {means}{best}. "
+        "Encoder: proposals of the method's own encoder. Refined: proposals fitted to each instance in the same way "
+        "for all methods, so that the score depends mainly on the model (the fit starts from the encoder's mean and "
+        "ends when a step gains less than 0.1 nats).",
         *([MARKED + few] if marks else []),
         *_bounds(columns, variants),
         *_collapsed(variants),
         *_cautions(results, data),
         *_about_closely(protocol),
-        *_about_paper(protocol, bool(paper)),
+        *_about_paper(protocol, paper, {variant.row for variant in variants}),
         *([] if experiment.decoder == "dense" else _about_supplement(variants, data, dim)),
     ]
-    head = ["", *(score.symbol for score in columns), *(["paper"] if paper else [])]
+    head = ["", *(score.symbol for score in columns), *(["paper"] if beside else [])]
     return ResultTable(title, head, rows, marks, notes)
 
 
@@ -171,14 +172,19 @@ def _sizes(results: Results, data: str) -> list[str]:
     ]
 
 
-def _about_paper(protocol: Protocol, known: bool) -> list[str]:
-    if not known:
+def _about_paper(protocol: Protocol, paper: Mapping[str, tuple[str, Mark]], shown: Collection[str]) -> list[str]:
+    """How the paper's numbers compare with ours, and those of its references if the table does not have their rows."""
+    if not paper:
         return []
     other = {
         "paper": "",
         "long": f", after 2000 epochs on all images; ours are after {protocol.epochs}, or as many as the row says",
     }.get(protocol.name, ", after 2000 epochs on all images, which are not comparable with ours")
-    return [f"Paper: the numbers in the paper{other}."]
+    references = [f"{variant_named(row).title} {paper[row][0]}" for row in REFERENCES if row in {*paper} - {*shown}]
+    if not {*paper} & {*shown}:
+        return [f"Paper: {' and '.join(references)}{other}."] if references else []
+    unseen = [f"The paper also has {' and '.join(references)}."] if references else []
+    return [f"Paper: the numbers in the paper{other}.", *unseen]
 
 
 def _about_closely(protocol: Protocol) -> list[str]:

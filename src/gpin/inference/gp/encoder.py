@@ -70,7 +70,7 @@ class GPConfig(MethodConfig):
             "deviations": "absolute",
             "marginal": "moment",
             "log_square": "sampled",
-            "initial_std": 0.02,  # not given in the paper; see results/README.md
+            "initial_std": 0.02,  # not given in the paper; see results/details.md
         },
     }
 
