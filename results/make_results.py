@@ -8,6 +8,7 @@ from gpin.experiments.protocols import experiment_named
 RESULTS = Path(__file__).parent
 WITHOUT_RELATIVE = [row for row in experiment_named("omniglot").rows["desk"] if row != "gp-relative"]
 COLOUR = experiment_named("cifar10").rows["desk"]
+EQUAL_TIME = ["vae-2x", "natural-0", "natural", "natural-2", "natural-4"]
 TABLES = {
     "desk/mnist-10": {"experiment": "mnist", "latent_dim": 10},
     "desk/mnist-50": {"experiment": "mnist", "latent_dim": 50},
@@ -20,12 +21,16 @@ TABLES = {
     "desk/fc-decoder-50": {"experiment": "fc-decoder", "latent_dim": 50},
     "desk/inference-time": {"experiment": "inference-time"},
     "desk/uncertainty": {"experiment": "uncertainty"},
+    "long/mnist-10": {"experiment": "mnist", "latent_dim": 10, "rows": EQUAL_TIME},
+    "long/mnist-50": {"experiment": "mnist", "latent_dim": 50, "rows": EQUAL_TIME},
 }
 """The arguments of the study behind every table; the folder is the store, and the name of the protocol."""
 
 FIGURES = {
     "desk/uncertainty-gp": ("desk/uncertainty", "gp"),
     "desk/uncertainty-gp-shared": ("desk/uncertainty", "gp-shared"),
+    "long/mnist-10-progress": ("long/mnist-10", None),
+    "long/mnist-50-progress": ("long/mnist-50", None),
 }
 """The table and the row of every figure; None for the curves of all rows."""
 
