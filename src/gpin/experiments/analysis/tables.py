@@ -140,7 +140,7 @@ def _bounds(columns: Sequence[Score], variants: Sequence[VariantResult]) -> list
         return []
     return [
         f"≥: a lower bound, because k̂ is above 0.7 for more than {100 * COMMON:.0f} % of the instances (see the "
-        "diagnostics below). The score is too low by an amount that ± does not show, and that differs between rows."
+        "diagnostics below). The score is too low by an unknown amount, which differs between rows."
     ]
 
 
