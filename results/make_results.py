@@ -22,6 +22,7 @@ TABLES = {
     "desk/inference-time": {"experiment": "inference-time"},
     "desk/uncertainty": {"experiment": "uncertainty"},
     "long/mnist-10": {"experiment": "mnist", "latent_dim": 10, "rows": EQUAL_TIME},
+    "long/mnist-20": {"experiment": "mnist", "latent_dim": 20, "rows": EQUAL_TIME},
     "long/mnist-50": {"experiment": "mnist", "latent_dim": 50, "rows": EQUAL_TIME},
 }
 """The arguments of the study behind every table; the folder is the store, and the name of the protocol."""
@@ -30,6 +31,7 @@ FIGURES = {
     "desk/uncertainty-gp": ("desk/uncertainty", "gp"),
     "desk/uncertainty-gp-shared": ("desk/uncertainty", "gp-shared"),
     "long/mnist-10-progress": ("long/mnist-10", None),
+    "long/mnist-20-progress": ("long/mnist-20", None),
     "long/mnist-50-progress": ("long/mnist-50", None),
 }
 """The table and the row of every figure; None for the curves of all rows."""
