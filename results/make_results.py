@@ -8,7 +8,8 @@ from gpin.experiments.protocols import experiment_named
 RESULTS = Path(__file__).parent
 WITHOUT_RELATIVE = [row for row in experiment_named("omniglot").rows["desk"] if row != "gp-relative"]
 COLOUR = experiment_named("cifar10").rows["desk"]
-EQUAL_TIME = ["vae-2x", "natural-0", "natural", "natural-2", "natural-4"]
+NATURAL = ["natural-0", "natural", "natural-2", "natural-4"]
+EQUAL_TIME = ["vae-2x", *NATURAL]
 TABLES = {
     "desk/mnist-10": {"experiment": "mnist", "latent_dim": 10},
     "desk/mnist-50": {"experiment": "mnist", "latent_dim": 50},
@@ -24,6 +25,7 @@ TABLES = {
     "long/mnist-10": {"experiment": "mnist", "latent_dim": 10, "rows": EQUAL_TIME},
     "long/mnist-20": {"experiment": "mnist", "latent_dim": 20, "rows": EQUAL_TIME},
     "long/mnist-50": {"experiment": "mnist", "latent_dim": 50, "rows": EQUAL_TIME},
+    "long/omniglot-10": {"experiment": "omniglot", "latent_dim": 10, "rows": NATURAL},
 }
 """The arguments of the study behind every table; the folder is the store, and the name of the protocol."""
 
@@ -33,6 +35,7 @@ FIGURES = {
     "long/mnist-10-progress": ("long/mnist-10", None),
     "long/mnist-20-progress": ("long/mnist-20", None),
     "long/mnist-50-progress": ("long/mnist-50", None),
+    "long/omniglot-10-progress": ("long/omniglot-10", None),
 }
 """The table and the row of every figure; None for the curves of all rows."""
 
