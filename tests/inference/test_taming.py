@@ -4,11 +4,9 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 import gpin
 from gpin.inference.base import taming
-from gpin.likelihoods import Likelihood
 
 
 def test_ordinary_batches_are_left_alone():
@@ -30,50 +28,21 @@ def test_extreme_instances_are_reduced_to_the_limit():
     assert taming(-losses, torch.zeros(9, 1)) is None  # an extremely good instance does no harm
 
 
-class Scales(Likelihood):
-    """x ~ N(0, s²) with the standard deviation s = output² + 1e-4, which may be tiny."""
-
-    @staticmethod
-    def _std(output):
-        return output.square() + 1e-4
-
-    def log_prob(self, x, output):
-        std = self._std(output)
-        return self._sum(-0.5 * (x / std).square() - std.log() - 0.5 * math.log(2 * math.pi))
-
-    def mean(self, output):
-        return torch.zeros_like(output)
-
-    def sample(self, output):
-        return self._std(output) * torch.randn_like(output)
-
-    def score_and_precision(self, x, output):
-        std = self._std(output)
-        return 2 * output * (x.square() / std**3 - 1 / std), 8 * output.square() / std.square()
-
-
 @pytest.mark.parametrize("method", ["vae", "natural"])
-def test_training_survives_likelihoods_that_span_millions_of_nats(method, monkeypatch):
-    class Same(nn.Module):
-        def forward(self, z):
-            return z
-
-    def model():
-        trunk = nn.Sequential(nn.Linear(2, 32), nn.Tanh())
-        trunk.out_features = 32
-        inference = gpin.inference.METHODS[method](lambda: trunk, 2)
-        return gpin.VAE(inference, Same(), Scales((2,)))
+def test_single_extreme_instances_do_not_spoil_what_the_others_teach(method, monkeypatch):
+    """One instance of a hundred is a hundred times too large. With four seeds, the ELBO of ordinary instances was 0.30
+    to 0.49 nats higher with taming than without."""
 
     def score():
+        vae = gpin.build((2,), method, 2, architecture={"width": 16}, seed=0)
+        gpin.fit(vae, x, ordinary[:200], epochs=3, batch_size=64, learning_rate=3e-3, calibrate=False, progress=False)
         torch.manual_seed(0)
-        vae = model()
-        history = gpin.fit(
-            vae, x, x[:200], epochs=3, batch_size=64, learning_rate=3e-3, calibrate=False, progress=False
-        )
-        return history.scores[-1]
+        return vae.elbo(ordinary[:200]).value.mean().item()
 
     torch.manual_seed(1)
-    x = Scales((2,)).sample(torch.randn(2000, 2))
+    ordinary = torch.randn(2000, 1) + 0.1 * torch.randn(2000, 2)
+    x = ordinary.clone()
+    x[::100] *= 100
     tamed = score()
     monkeypatch.setattr("gpin.inference.base.EXTREME", math.inf)
-    assert tamed > score() + 1
+    assert tamed > score() + 0.15

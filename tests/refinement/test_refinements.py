@@ -64,7 +64,8 @@ def test_numbers_are_those_of_version_0_1_0(case, double):
         "refined_factor": refined.factor,
     }
     for name, value in found.items():
-        torch.testing.assert_close(value.detach(), torch.tensor(case[name]), rtol=1e-7, atol=1e-9, msg=name)
+        # A search of several steps amplifies the rounding of a processor: by 1e-8 from an Intel Xeon to an AMD EPYC.
+        torch.testing.assert_close(value.detach(), torch.tensor(case[name]), rtol=1e-7, atol=1e-7, msg=name)
     gradients = {name: p.grad.norm().item() for name, p in vae.named_parameters() if p.grad is not None}
     assert gradients == pytest.approx(case["gradient"], rel=1e-5, abs=1e-9)
 
