@@ -26,7 +26,7 @@ TABLES = {
     "long/mnist-20": {"experiment": "mnist", "latent_dim": 20, "rows": EQUAL_TIME},
     "long/mnist-50": {"experiment": "mnist", "latent_dim": 50, "rows": EQUAL_TIME},
     "long/omniglot-10": {"experiment": "omniglot", "latent_dim": 10, "rows": NATURAL},
-    "long/omniglot-50": {"experiment": "omniglot", "latent_dim": 50, "rows": NATURAL},
+    "long/omniglot-50": {"experiment": "omniglot", "latent_dim": 50, "rows": EQUAL_TIME},
 }
 """The arguments of the study behind every table; the folder is the store, and the name of the protocol."""
 
