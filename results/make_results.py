@@ -26,6 +26,7 @@ TABLES = {
     "long/mnist-20": {"experiment": "mnist", "latent_dim": 20, "rows": EQUAL_TIME},
     "long/mnist-50": {"experiment": "mnist", "latent_dim": 50, "rows": EQUAL_TIME},
     "long/omniglot-10": {"experiment": "omniglot", "latent_dim": 10, "rows": NATURAL},
+    "long/omniglot-20": {"experiment": "omniglot", "latent_dim": 20, "rows": NATURAL},
     "long/omniglot-50": {"experiment": "omniglot", "latent_dim": 50, "rows": EQUAL_TIME},
 }
 """The arguments of the study behind every table; the folder is the store, and the name of the protocol."""
@@ -37,6 +38,7 @@ FIGURES = {
     "long/mnist-20-progress": ("long/mnist-20", None),
     "long/mnist-50-progress": ("long/mnist-50", None),
     "long/omniglot-10-progress": ("long/omniglot-10", None),
+    "long/omniglot-20-progress": ("long/omniglot-20", None),
     "long/omniglot-50-progress": ("long/omniglot-50", None),
 }
 """The table and the row of every figure; None for the curves of all rows."""
