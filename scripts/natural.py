@@ -17,6 +17,7 @@ from matplotlib.patheffects import withStroke
 
 import gpin
 from gpin.data import DataConfig, open_source, split_and_scale
+from gpin.evaluation.gaps import decrement
 from gpin.evaluation.grid import kl_to_posterior, posteriors
 from gpin.report import plots
 from gpin.report.style import LIGHT
@@ -129,7 +130,7 @@ def measure(vae, x):
         found["elbo"].append(scores.elbo.mean().item())
         found["log_likelihood"].append(scores.values.mean().item())
         found["gap"].append((refined.elbo - scores.elbo).mean().item())
-        found["estimate"].append(vae.gap(x, how="estimated", steps=steps).values.mean().item())
+        found["estimate"].append(decrement(vae, x, vae.encode(x, steps=steps)).mean().item())
     return {**found, "refined": [refined.values.mean().item()]}
 
 

@@ -47,7 +47,7 @@ def test_the_encoder_learns_the_posterior_of_a_linear_model_so_that_one_step_is_
 
 
 @pytest.mark.parametrize("differentiate", ["through", "first_order"])
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [1, 3])
 def test_the_gradient_of_the_objective_is_that_of_its_formula(differentiate, steps, double):
     """The loss written out with torch's own distributions and autograd, for every parameter."""
     vae = small(steps=steps, differentiate=differentiate, encoder_weight=1.5, regression=0.7, trials=1)
@@ -59,15 +59,25 @@ def test_the_gradient_of_the_objective_is_that_of_its_formula(differentiate, ste
     vae.zero_grad()
 
     q = vae.inference.encode(x, vae)
-    mean, pull = q.mean, 0
+    mean, steps_before, pulls, decrements, first = q.mean, [], [], [], None
     for t in range(steps):
         leaf = mean if differentiate == "through" else mean.detach().requires_grad_()
         value = vae.log_joint(x, leaf)
         (gradient,) = torch.autograd.grad(value.sum(), leaf, create_graph=differentiate == "through")
+        first = gradient.detach() if t == 0 else first
         direction = (q.covariance_matrix @ gradient.unsqueeze(-1)).squeeze(-1)
-        accepted = (vae.log_joint(x, mean + direction) >= value).double().unsqueeze(-1).detach()
-        mean = mean + accepted * direction
-        pull = pull + (1.5 if t == 0 else 0) * gradient.detach() + 0.7 * accepted * gradient.detach()
+        decrements.append(0.5 * (gradient * direction).sum(-1, keepdim=True).detach())
+        change, pull = direction, gradient.detach()
+        if t:
+            share = (decrements[-1] / decrements[-2]).sqrt().clamp(max=t / (t + 3))
+            ahead = change + share * steps_before[-1]
+            kept = (vae.log_joint(x, mean + ahead) >= value).double().unsqueeze(-1).detach()
+            change, pull = change + kept * share * steps_before[-1], pull + kept * share * pulls[-1]
+        accepted = (vae.log_joint(x, mean + change) >= value).double().unsqueeze(-1).detach()
+        steps_before.append(accepted * change)
+        pulls.append(accepted * pull)
+        mean = mean + steps_before[-1]
+    pull = 1.5 * first + 0.7 * sum(pulls)
     torch.manual_seed(1)
     noise = torch.randn(1, *mean.shape)
     z = mean + (q.factor @ noise.unsqueeze(-1)).squeeze(-1)
@@ -84,13 +94,12 @@ def test_the_regression_is_the_gradient_of_the_squared_distance_in_the_metric(do
     """−½ (m_T − m_0)ᵀ Σ⁻¹ (m_T − m_0) with m_T and Σ constant, for two steps."""
     vae, x = small(steps=2).eval(), torch.rand(4, 5)
     q = vae.inference.encode(x, vae)
-    mean, gradients, sizes = vae.inference.refinement.differentiable_steps(x, q, vae)
+    steps = vae.inference.refinement.differentiable_steps(x, q, vae)
     leaf = q.mean.detach().requires_grad_()
-    difference = (mean.detach() - leaf).unsqueeze(-1)
+    difference = (steps.mean.detach() - leaf).unsqueeze(-1)
     distance = 0.5 * (difference.mT @ torch.linalg.solve(q.covariance_matrix.detach(), difference)).sum()
     (expected,) = torch.autograd.grad(-distance, leaf)
-    moves = sum(size * gradient for size, gradient in zip(sizes, gradients, strict=True))
-    torch.testing.assert_close(moves.detach(), expected)
+    torch.testing.assert_close(steps.pull, expected)
 
 
 def test_steps_can_be_taken_in_some_batches_only():
@@ -113,9 +122,10 @@ def test_step_sizes_are_checked_less_often_while_they_are_accepted():
     refinement, checked = vae.inference.refinement, []
     accept = [True]
 
-    def accepted(objective, mean, direction, value, sizes):
+    def accepted(objective, mean, direction, momentum, value, candidates):
         checked.append(batch)
-        return torch.full_like(value, sizes[0] if accept[0] else sizes[1]), value
+        size, _ = candidates[0 if accept[0] else 1]
+        return torch.full_like(value, size), torch.zeros_like(value), value
 
     with unittest.mock.patch.object(refinement, "_accepted", side_effect=accepted):
         for batch in range(14):
@@ -134,9 +144,11 @@ def test_a_smaller_step_in_another_process_is_heeded_too():
     vae.prepare(x)
     for elsewhere, expected in ((0, [1, 2]), (1, [0, 1])):
         vae.inference.checking.copy_(torch.tensor([0, 1]))
-        accept = unittest.mock.patch.object(
-            vae.inference.refinement, "_accepted", lambda objective, m, d, value, sizes: (torch.ones_like(value), value)
-        )
+
+        def accepted(objective, mean, direction, momentum, value, candidates):
+            return torch.ones_like(value), torch.zeros_like(value), value
+
+        accept = unittest.mock.patch.object(vae.inference.refinement, "_accepted", accepted)
         with accept, shared(Share(0, 2), 8, lambda value, more=elsewhere: value + more):
             vae.loss(x)
         assert vae.inference.checking.tolist() == expected

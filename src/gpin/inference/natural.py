@@ -3,12 +3,13 @@ r"""Natural-gradient amortization: an encoder of mean and covariance, whose cova
 The encoder returns q_0 = N(m_0, Σ) with Σ = L Lᵀ, L = diag(s)(I + A), A strictly lower triangular. Natural-gradient
 steps move the mean, m_{t+1} = m_t + α_t Σ ∇ log p(x, m_t), and q_T = N(m_T, Σ). Training maximises
 
-.. math:: \mathrm{ELBO}(q_T) + \mathrm{sg}\Big(\lambda\, g_0 + \rho \sum_t \alpha_t\, g_t\Big)^\top m_0
+.. math:: \mathrm{ELBO}(q_T) + \mathrm{sg}\Big(\lambda\, g_0 + \rho\, \Sigma^{-1} (m_T - m_0)\Big)^\top m_0
 
 The ELBO is differentiated through the steps, with α_t held constant. Because the steps correct the encoder's mean, the
 ELBO alone does not require m_0 to be good. The second term does, at no further cost: with λ, m_0 ascends log p(x, m_0)
 by the gradient g_0 that the first step has computed (sg: a constant). With ρ, m_0 is regressed on the m_T that the
-steps reach, since Σ Σ_t α_t g_t = m_T − m_0, so that this is the gradient of −½ (m_T − m_0)ᵀ Σ⁻¹ (m_T − m_0).
+steps reach: this is the gradient of −½ (m_T − m_0)ᵀ Σ⁻¹ (m_T − m_0). It needs no inverse, because Σ⁻¹(m_T − m_0) is a
+weighted sum of the gradients in the steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from gpin.inference.base import ELBO, InferenceModel, tamed_mean, taming
 from gpin.inference.gaussian import GaussianEncoder
 from gpin.inference.refined import RefinedEncoder
 from gpin.networks import Trunk
-from gpin.refinement import Natural, NaturalConfig
+from gpin.refinement import Natural, NaturalConfig, Steps
 
 __all__ = ["NaturalEncoder", "NaturalEncoderConfig"]
 
@@ -43,6 +44,8 @@ class NaturalEncoderConfig(NaturalConfig):
             at the mean. Steps with draws lead close to the mean of a skewed posterior rather than to its mode.
         check: Whether inference checks, with a forward pass of the decoder, that a step does not lower its objective.
             Training uses `check_interval` instead.
+        accelerated: Whether steps after the first add a share of the step before. This costs nothing, and is better
+            from the second step on.
         covariance: The covariance that the encoder returns, which is the metric of the steps: "full", "low_rank"
             (diagonal plus `rank` directions) or "diagonal".
         rank: The number of directions of a low-rank covariance; other covariances ignore it.
@@ -161,14 +164,13 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
             bound = self.elbo_of(q, x, model, samples)
             return tamed_mean(-bound.weighted(kl_weight), x), bound.value.mean().detach()
         check = int(self.checking[0]) == 0 if self.training else options.check
-        bound, gradients, sizes = self._steps_and_elbo(x, q, model, samples, check)
+        bound, steps = self._steps_and_elbo(x, q, model, samples, check)
         if not check and int(batch_sum((~bound.value.isfinite()).sum())):
             check = True  # a step has left the region in which the decoder is finite
-            bound, gradients, sizes = self._steps_and_elbo(x, q, model, samples, check)
+            bound, steps = self._steps_and_elbo(x, q, model, samples, check)
         if self.training:
-            self._plan_next_check(sizes if check else None)
-        moves = torch.stack([size * gradient for size, gradient in zip(sizes, gradients, strict=True)]).sum(0)
-        pull = options.encoder_weight * gradients[0] + options.regression * moves
+            self._plan_next_check(steps if check else None)
+        pull = options.encoder_weight * steps.gradients[0] + options.regression * steps.pull
         if (factors := taming(pull.norm(dim=-1), x)) is not None:
             pull = factors.unsqueeze(-1) * pull
         loss = -bound.weighted(kl_weight) - (pull * q.mean).sum(-1)
@@ -178,22 +180,21 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
 
     def _steps_and_elbo(
         self, x: Tensor, q: LatentNormal, model: Generative, samples: int, check: bool
-    ) -> tuple[ELBO, list[Tensor], list[Tensor]]:
-        """The ELBO of q_T, with the gradients and the sizes of the steps that lead to it."""
-        mean, gradients, sizes = self.refinement.differentiable_steps(
+    ) -> tuple[ELBO, Steps]:
+        """The ELBO of q_T, and the steps that lead to it."""
+        steps = self.refinement.differentiable_steps(
             x, q, model, second_order=self.options.differentiate == "through", check=check
         )
-        return self.elbo_of(q.with_mean(mean), x, model, samples), gradients, sizes
+        return self.elbo_of(q.with_mean(steps.mean), x, model, samples), steps
 
-    def _plan_next_check(self, sizes: list[Tensor] | None) -> None:
-        """Count a batch; if its step sizes were checked, decide how many of the next batches are not."""
+    def _plan_next_check(self, steps: Steps | None) -> None:
+        """Count a batch; if its steps were checked, decide how many of the next batches are not."""
         if self.options.check_interval == 1:
             return  # every batch is checked
-        if sizes is None:
+        if steps is None:
             self.checking[0] -= 1
             return
-        reduced = torch.stack([(size < self.options.step_size).sum() for size in sizes]).sum()
-        distance = 1 if int(batch_sum(reduced)) else min(2 * int(self.checking[1]), self.options.check_interval)
+        distance = 1 if int(batch_sum(steps.shortened)) else min(2 * int(self.checking[1]), self.options.check_interval)
         self.checking.copy_(torch.tensor([distance - 1, distance]))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:

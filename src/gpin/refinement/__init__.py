@@ -5,7 +5,7 @@ from gpin.refinement.base import Refinement
 from gpin.refinement.gauss_newton import GaussNewton, GaussNewtonConfig, Laplace, LaplaceConfig
 from gpin.refinement.gradient import Gradient, GradientConfig
 from gpin.refinement.modes import Modes, ModesConfig
-from gpin.refinement.natural import Ascent, Natural, NaturalConfig
+from gpin.refinement.natural import Ascent, Natural, NaturalConfig, Steps
 from gpin.refinement.quasi_newton import QuasiNewton, QuasiNewtonConfig
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "QuasiNewton",
     "QuasiNewtonConfig",
     "Refinement",
+    "Steps",
 ]

@@ -9,14 +9,25 @@ If Σ is the inverse curvature of −log p(x, z), this is Newton's step. α_t is
 of step sizes that does not lower log p(x, m), or zero. The Newton decrement ½ gᵀΣg estimates in nats how much
 log p(x, m) can still rise.
 
-These steps lead to the mode. With draws, the expectation is an average over points m ± Rε of q, R Rᵀ = Σ, where the ε
-are the same for all instances and calls, and this average of log p(x, z) takes the place of log p(x, m). The steps then
-lead to the m that approximately maximises the ELBO for the given Σ, which is closer to the *mean* of a skewed posterior
-than the mode is. A step costs one gradient of the decoder per point. For a Gaussian posterior the average is exact.
+Accelerated steps add a share β_t of the step before, as momentum does,
+
+.. math:: m_{t+1} = m_t + \alpha_0\, \Sigma\, g_t + \beta_t\, (m_t - m_{t-1}), \qquad
+    \beta_t = \min\Big( \tfrac{t}{t + 3},\ \sqrt{\delta_t / \delta_{t-1}} \Big)
+
+where δ_t is the Newton decrement at m_t. The first step is the same, and every other costs the same. Where Σ is not the
+inverse curvature on the way to the mode, plain steps are slow in some directions and oscillate in others; momentum
+helps in both. The first bound of β_t is Nesterov's (1983) schedule. The second one switches momentum off where steps
+converge quickly. An instance for which the accelerated step would lower log p(x, m) takes a plain one.
+
+All these steps lead to the mode. With draws, the expectation is an average over points m ± Rε of q, R Rᵀ = Σ, where the
+ε are the same for all instances and calls, and this average of log p(x, z) takes the place of log p(x, m). The steps
+then lead to the m that approximately maximises the ELBO for the given Σ, which is closer to the *mean* of a skewed
+posterior than the mode is. A step costs one gradient of the decoder per point. For a Gaussian posterior the average is
+exact.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -50,6 +61,14 @@ def newton_decrement(
     return 0.5 * (gradient * direction).sum(-1)
 
 
+def momentum_share(
+    step: int, decrement: Float[Tensor, " batch"], before: Float[Tensor, " batch"]
+) -> Float[Tensor, "batch 1"]:
+    """β_t, from the Newton decrements at this mean and at the one before."""
+    rate = (decrement / before).sqrt().nan_to_num(nan=0.0)
+    return rate.clamp(max=step / (step + 3)).unsqueeze(-1)
+
+
 class NaturalConfig(MethodConfig):
     """Options of natural-gradient steps.
 
@@ -63,9 +82,11 @@ class NaturalConfig(MethodConfig):
         check: Whether inference checks, with a forward pass of the decoder, that a step does not lower its objective.
             Without it, every step takes the first step size, and an instance stays where it is only if that leads to
             a mean that is not finite or, before the last step, to an objective that is not.
+        accelerated: Whether steps after the first add a share of the step before. This costs nothing, and is better
+            from the second step on.
     """
 
-    formerly: ClassVar[Mapping[str, Any]] = {"draws": 0, "check": True}
+    formerly: ClassVar[Mapping[str, Any]] = {"draws": 0, "check": True, "accelerated": False}
     later = ("draws", "check")
 
     steps: int = Field(default=1, ge=0, le=MOST_STEPS)
@@ -74,6 +95,29 @@ class NaturalConfig(MethodConfig):
     trials: int = Field(default=4, ge=1, le=16)
     draws: int = Field(default=0, ge=0, le=MOST_DRAWS, multiple_of=2)
     check: bool = True
+    accelerated: bool = True
+
+    def candidates(self, step: int) -> list[tuple[float, bool]]:
+        """What step t tries, one after the other: a size α, and whether to add momentum."""
+        plain = [(self.step_size * self.backtracking**k, False) for k in range(self.trials)]
+        return [(self.step_size, True), *plain] if self.accelerated and step else plain
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Natural-gradient steps that can be differentiated; tensors are `(batch, d)`.
+
+    Attributes:
+        mean: m_T.
+        gradients: g_0 … g_{T−1}, constants.
+        pull: Σ⁻¹(m_T − m_0), a constant: the sum of the gradients, weighted by how far the steps followed them.
+        shortened: The number of steps, over all instances, that were shorter than the first size.
+    """
+
+    mean: Float[Tensor, "batch d"]
+    gradients: list[Tensor]
+    pull: Float[Tensor, "batch d"]
+    shortened: Int[Tensor, ""]
 
 
 @dataclass(frozen=True)
@@ -84,15 +128,20 @@ class Ascent:
         steps: The number of steps that were taken; a step that would have lowered log p(x, m) is not counted.
         remaining_gap: The Newton decrement at the last mean, in nats. It is NaN after a fixed number of steps, where
             the gradient at the last mean, which it needs, is not computed.
+        value_before: log p(x, m), or its average over draws, at the mean from which the last step was taken; at the
+            only mean of an instance that could not move. It is NaN if the number of steps was zero.
+        gradient_before: Its gradient there.
     """
 
     steps: Int[Tensor, " batch"]
     remaining_gap: Float[Tensor, " batch"]
+    value_before: Float[Tensor, " batch"]
+    gradient_before: Float[Tensor, "batch d"]
 
     @classmethod
     def join(cls, parts: Sequence["Ascent"]) -> "Ascent":
         """Concatenate the numbers of several batches."""
-        return cls(torch.cat([part.steps for part in parts]), torch.cat([part.remaining_gap for part in parts]))
+        return cls(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
 @cache
@@ -174,86 +223,101 @@ class Natural(Refinement[LatentNormal]):
         self.options = NaturalConfig() if options is None else options
         self.tolerance = tolerance
 
-    @property
-    def sizes(self) -> list[float]:
-        """The step sizes in the order in which they are tried."""
-        options = self.options
-        return [options.step_size * options.backtracking**k for k in range(options.trials)]
-
     def refine(self, x: Tensor, q: Distribution, model: Generative) -> LatentNormal:
         """Return N(m_T, Σ)."""
         normal = as_normal(q)
         if torch.is_grad_enabled() and self.tolerance is None:
-            return normal.with_mean(self.differentiable_steps(x, normal, model, check=self.options.check)[0])
+            return normal.with_mean(self.differentiable_steps(x, normal, model, check=self.options.check).mean)
         return self._ascend(normal, Objective.of(x, normal, model, self.options.draws))
 
     def differentiable_steps(
         self, x: Tensor, q: LatentNormal, model: Generative, *, second_order: bool = True, check: bool = True
-    ) -> tuple[Float[Tensor, "batch d"], list[Tensor], list[Tensor]]:
-        """m_T, `(batch, d)`, with the gradients g_0 … g_{T−1} `(batch, d)` and the step sizes α_t `(batch, 1)`.
+    ) -> Steps:
+        """T steps, where m_T is differentiable with respect to q, and to the parameters of the model if `second_order`;
+        otherwise the gradients g_t are constants.
 
-        m_T is differentiable with respect to q, and to the parameters of the model if `second_order`; otherwise the
-        gradients g_t are constants. Without `check`, every step has the first step size, and log p(x, m) may fall.
+        Without `check`, every step is the first of its candidates, and log p(x, m) may fall.
         """
         objective = Objective.of(x, q, model, self.options.draws)
-        mean, gradients, sizes = q.mean, [], []
-        before = mean
-        for _ in range(self.options.steps):
+        mean, pull, decrement = q.mean, torch.zeros_like(q.mean), torch.zeros_like(q.mean[:, 0])
+        mean_before, pull_before = mean, pull
+        gradients, shortened = [], torch.zeros((), dtype=torch.long, device=mean.device)
+        for step in range(self.options.steps):
             value, gradient = objective.value_and_gradient(mean, differentiable=second_order)
             # An unchecked step may have gone too far. An instance whose value or gradient is not finite stays where it
             # is and does not spoil the encoder's gradients.
             finite = value.isfinite().unsqueeze(-1)
-            mean = torch.where(finite, mean, before)
+            mean, pull = torch.where(finite, mean, mean_before), torch.where(finite, pull, pull_before)
             gradient = gradient.where(finite & gradient.isfinite().all(-1, keepdim=True), 0.0)
+            gradients.append(gradient.detach())
             direction = q.covariance_times(gradient)
+            decrement_before, decrement = decrement, newton_decrement(gradients[-1], direction.detach())
+            share = momentum_share(step, decrement, decrement_before)
+            momentum, candidates = share * (mean - mean_before), self.options.candidates(step)
             if check:
                 with torch.no_grad():
-                    size, _ = self._accepted(objective, mean, direction, value, self.sizes)
+                    size, pushed, _ = self._accepted(objective, mean, direction, momentum, value, candidates)
             else:
-                size = torch.full_like(value, self.options.step_size)
-            before, mean = mean, mean + size.unsqueeze(-1) * direction
-            gradients.append(gradient.detach())
-            sizes.append(size.unsqueeze(-1))
-        return mean, gradients, sizes
+                size, pushed = (torch.full_like(value, float(part)) for part in candidates[0])
+            shortened += (size < self.options.step_size).sum()
+            size, pushed = size.unsqueeze(-1), pushed.unsqueeze(-1)
+            pull_before, pull = pull, pull + size * gradients[-1] + pushed * share * (pull - pull_before)
+            mean_before, mean = mean, mean + size * direction + pushed * momentum
+        return Steps(mean, gradients, pull, shortened)
 
     @staticmethod
     def _accepted(
-        objective: Objective, mean: Tensor, direction: Tensor, value: Tensor, sizes: list[float]
-    ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-        """The first of the sizes with a finite objective at mean + α direction that is at least `value`, or 0, and the
-        objective there, each `(batch,)`."""
-        accepted, reached = torch.zeros_like(value), value.clone()
+        objective: Objective,
+        mean: Tensor,
+        direction: Tensor,
+        momentum: Tensor,
+        value: Tensor,
+        candidates: Sequence[tuple[float, bool]],
+    ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+        """The first of the candidates with a finite objective that is at least `value`: its size, or 0 if there is
+        none; 1 if it has momentum, or 0; and the objective there, each `(batch,)`."""
+        sizes, pushed, reached = torch.zeros_like(value), torch.zeros_like(value), value.clone()
         pending = torch.arange(len(mean), device=mean.device)
-        for size in sizes:
-            trial = objective.at(pending).value(mean[pending] + size * direction[pending])
-            better = (trial >= value[pending]) & trial.isfinite()
-            accepted[pending[better]], reached[pending[better]] = size, trial[better]
-            pending = pending[~better]
+        for size, push in candidates:
+            trial = mean[pending] + size * direction[pending]
+            found = objective.at(pending).value(trial + momentum[pending] if push else trial)
+            better = (found >= value[pending]) & found.isfinite()
+            arrived, pending = pending[better], pending[~better]
+            sizes[arrived], pushed[arrived], reached[arrived] = size, float(push), found[better]
             if not len(pending):
                 break
-        return accepted, reached
+        return sizes, pushed, reached
 
     @torch.no_grad()
     def _ascend(self, q: LatentNormal, objective: Objective) -> LatentNormal:
-        """The steps without gradients. The pass that accepts a first step size also yields the next gradient."""
-        steps, tolerance, (first, *shorter) = self.options.steps, self.tolerance, self.sizes
+        """The steps without gradients. The pass that accepts a first candidate also yields the next gradient."""
+        steps, tolerance = self.options.steps, self.tolerance
         mean = q.mean.clone()
+        change, decrement = torch.zeros_like(mean), torch.zeros_like(mean[:, 0])
         moving = torch.arange(len(mean), device=mean.device)
         taken = torch.zeros_like(moving)
+        value_before, gradient_before = torch.full_like(decrement, torch.nan), torch.full_like(mean, torch.nan)
         if steps or tolerance is not None:
             value, gradient = objective.value_and_gradient(mean)
+        if steps:
+            value_before, gradient_before = value.clone(), gradient.clone()
         for step in range(steps):
+            here_value, here_gradient = value.clone(), gradient.clone()
             direction = q.covariance_times(gradient)
+            decrement_before, decrement = decrement, newton_decrement(gradient, direction)
             if tolerance is not None:
-                moving = moving[newton_decrement(gradient, direction)[moving] > tolerance]
+                moving = moving[decrement[moving] > tolerance]
             if not len(moving):
                 break
             last = tolerance is None and step == steps - 1
-            trial, here = mean[moving] + first * direction[moving], objective.at(moving)
+            momentum = momentum_share(step, decrement, decrement_before) * change
+            (size, push), *others = self.options.candidates(step)
+            change = size * direction + momentum if push else size * direction
+            trial, there = mean[moving] + change[moving], objective.at(moving)
             if not last:
-                reached, slope = here.value_and_gradient(trial)
+                reached, slope = there.value_and_gradient(trial)
             else:
-                reached = here.value(trial) if self.options.check else value[moving]
+                reached = there.value(trial) if self.options.check else value[moving]
             better = reached.isfinite() & trial.isfinite().all(-1)
             if self.options.check:
                 better &= reached >= value[moving]
@@ -262,21 +326,23 @@ class Natural(Refinement[LatentNormal]):
             if not last:
                 gradient[arrived] = slope[better]
             if len(pending):
-                size, reached = self._accepted(
-                    objective.at(pending), mean[pending], direction[pending], value[pending], shorter
+                sizes, _, reached = self._accepted(
+                    objective.at(pending), mean[pending], direction[pending], momentum[pending], value[pending], others
                 )
-                better = size > 0
+                better = sizes > 0
                 pending = pending[better]
-                mean[pending] += size[better].unsqueeze(-1) * direction[pending]
+                change[pending] = sizes[better].unsqueeze(-1) * direction[pending]
+                mean[pending] += change[pending]
                 value[pending] = reached[better]
                 if not last and len(pending):
                     gradient[pending] = objective.at(pending).value_and_gradient(mean[pending])[1]
             moving = torch.cat([arrived, pending])  # an instance that could not move would try the same steps again
             taken[moving] += 1
+            value_before[moving], gradient_before[moving] = here_value[moving], here_gradient[moving]
         if tolerance is None:
             gap = torch.full_like(mean[:, 0], torch.nan)
         else:
             gap = newton_decrement(gradient, q.covariance_times(gradient))
         result = q.with_mean(mean)
-        result.ascent = Ascent(taken, gap)
+        result.ascent = Ascent(taken, gap, value_before, gradient_before)
         return result
