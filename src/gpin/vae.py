@@ -38,7 +38,7 @@ from gpin.evaluation.gap_prediction import (
     evenly_spaced,
     pack_calibrations,
 )
-from gpin.evaluation.gaps import HOW, PAIRS, Gap, Gaps, decrement_and_log_joint, posterior_elbo, refined_gap
+from gpin.evaluation.gaps import HOW, PAIRS, Gap, Gaps, decrement, posterior_elbo, refined_gap
 from gpin.evaluation.importance import LogLikelihood, importance_draws, importance_weighted
 from gpin.evaluation.imputation import expected_values, with_missing
 from gpin.evaluation.resampling import PosteriorDraws, Proposal, escalated, resampled
@@ -782,9 +782,10 @@ class VAE(nn.Module):
                     parts.append(Gap.without_interval(refined_gap(self, batch, q, self.refine(batch), samples), how))
                     continue
                 if calibration is None:
-                    parts.append(Gap.without_interval(decrement_and_log_joint(self, batch, q, draws)[0].double(), how))
+                    parts.append(Gap.without_interval(decrement(self, batch, q, draws).double(), how))
                 else:
-                    parts.append(calibration.estimate(estimate_features(self, batch, q, draws), how))
+                    estimates, features = estimate_features(self, batch, q, draws), self.inference.features(batch, self)
+                    parts.append(calibration.estimate(estimates, features, how))
         return Gap.join(parts)
 
     def check_gap(self, how: str, steps: int | None = None) -> None:

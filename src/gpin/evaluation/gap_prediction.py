@@ -6,18 +6,19 @@ zero and logarithmic for many nats,
 .. math:: t(\Delta) = \mathrm{sign}(\Delta) \log(1 + |\Delta|) = f(\varphi) + \varepsilon, \qquad
     f \sim \mathcal{GP}(\mu, a^2 k), \quad \varepsilon \sim \mathcal{N}(0, a^2 \lambda)
 
-after standardisation of the features. The length scale of the kernel k and λ are those of a grid that maximise the
-marginal likelihood, for which a² has a closed form. There are two regressions:
+after standardisation of the features. The length scale of the squared exponential kernel k and λ are those of a grid
+that maximise the marginal likelihood, for which a² has a closed form. There are two regressions:
 
-| gap | features | kernel |
-|---|---|---|
-| estimated | t(½ gᵀΣg), the Newton decrement, and others, see :func:`estimate_features` | linear |
-| predicted | what the encoder knows about x, see `gpin.inference.InferenceModel.features` | squared exponential |
+| gap | features |
+|---|---|
+| estimated | t(½ gᵀΣg), the Newton decrement, what the last step has shown, and others, see :func:`estimate_features` |
+| predicted | what the encoder knows about x, see `gpin.inference.InferenceModel.features` |
 
 The predicted gap needs more instances than the estimated one. Instances that were not refined enter its regression with
 their estimated gap. If training instances are given, a small network is fitted to their estimated gaps first, see
 :class:`GapNetwork`, and the Gaussian process describes by how much validation instances differ from its prediction. The
-gaps of training instances are smaller, but much the same makes an instance hard.
+gaps of training instances are smaller, but much the same makes an instance hard. The output of this network is then a
+further feature of the estimated gap.
 
 An interval is t⁻¹(mean + quantile · predictive standard deviation), where the quantiles are those of the standardised
 leave-one-out residuals of the refined instances. It does not rely on the noise being Gaussian.
@@ -37,8 +38,10 @@ from torch.distributions import Distribution
 
 from gpin._core.errors import InputError
 from gpin._core.tensors import pack_tensors
-from gpin.evaluation.gaps import Gap, decrement_and_log_joint
+from gpin.distributions import as_normal
+from gpin.evaluation.gaps import Gap
 from gpin.generative import Generative
+from gpin.refinement.natural import Objective, newton_decrement
 
 __all__ = [
     "COVERAGE",
@@ -67,11 +70,12 @@ LEAST, MOST = 50, 1000
 LEAST_TRAINING, MOST_TRAINING = 2000, 10_000
 """The smallest number of training instances to which a network is fitted, and the largest number that is used."""
 
-LINEAR = (math.inf,)
-"""The length scale that stands for the linear kernel."""
-
 LENGTHS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
-"""The candidates for the length scale, relative to the root mean square of the standardised features."""
+"""The candidates for the length scale of the predicted gap, relative to the root mean square of the standardised
+features."""
+
+LONGER = (1.0, 1.4, 2.0, 2.8, 4.0)
+"""Those of the estimated gap, which depends on its few features more smoothly."""
 
 NOISES = 10.0 ** torch.arange(-2, 3.25, 0.25, dtype=torch.float64)
 """The candidates for λ, the variance of the noise relative to that of f."""
@@ -107,18 +111,31 @@ def expanded(value: Tensor) -> Tensor:
     return value.sign() * value.abs().expm1()
 
 
-def estimate_features(model: Generative, x: Tensor, q: Distribution, draws: int = 0) -> Float[Tensor, "n 5"]:
+def estimate_features(model: Generative, x: Tensor, q: Distribution, draws: int = 0) -> Float[Tensor, "n features"]:
     """The features of the estimated gap, which take one gradient of the decoder.
 
     There are five: the compressed Newton decrement t(½ gᵀΣg); the sum of the log standard deviations of q; the squared
     norm of its mean m; log p(x, m); and the standard deviation of the observed values of x, because the typical size of
-    log p(x, m) depends on it. Calibrations saved by older versions use the first three only.
+    log p(x, m) depends on it. If natural-gradient steps led to m, three more tell how well the last of them worked: the
+    decrement before it, by how much it raised log p(x, m), and gᵀΣg′ with the gradient g′ before it, each compressed.
+    Calibrations saved by older versions use the first five or three only.
     """
-    decrement, log_joint = decrement_and_log_joint(model, x, q, draws)
+    normal, ascent = as_normal(q), getattr(q, "ascent", None)
+    log_joint, gradient = Objective.of(x, normal, model, draws).value_and_gradient(normal.mean.detach())
+    direction = normal.covariance_times(gradient)
     values = model.values(x).flatten(1).double()
     spread = (values - values.nanmean(1, keepdim=True)).square().nanmean(1).nan_to_num().sqrt()
     width, square = q.stddev.log().sum(-1), q.mean.square().sum(-1)
-    return torch.stack([compressed(decrement), width, square, log_joint, spread.to(square)], dim=-1)
+    columns = [compressed(newton_decrement(gradient, direction)), width, square, log_joint, spread.to(square)]
+    if ascent is not None and not ascent.value_before.isnan().all():
+        before = ascent.gradient_before
+        changes = (
+            newton_decrement(before, normal.covariance_times(before)),
+            log_joint - ascent.value_before,
+            (before * direction).sum(-1),
+        )
+        columns += [compressed(change) for change in changes]
+    return torch.stack(columns, dim=-1)
 
 
 @dataclass(frozen=True)
@@ -130,7 +147,8 @@ class GapRegression:
     Attributes:
         features: The features of the instances, `(n, p)`, in float32.
         targets: t(Δ) of the instances, `(n,)`, in float64.
-        length: The length scale of the kernel, a scalar; infinite for the linear kernel.
+        length: The length scale of the kernel, a scalar; infinite for the linear kernel, which older versions used for
+            the estimated gap.
         noise: λ, a scalar.
         quantiles: The lower and the upper quantile of the standardised residuals, `(2,)`.
     """
@@ -309,7 +327,7 @@ class Calibration:
 
     Attributes:
         predicted: The regression on features of the encoder: of the gap, or of what the network leaves.
-        estimated: The regression on the Newton decrement.
+        estimated: The regression on the Newton decrement and others.
         network: The network that was fitted to training instances, if there were any.
     """
 
@@ -340,11 +358,18 @@ class Calibration:
         """
         check_count(len(refined))
         measured = compressed(gaps.detach().cpu().double())
-        estimated = GapRegression.fit(estimates[refined], measured, torch.arange(len(refined)), LINEAR)
-        targets, _ = estimated.mean_and_deviation(estimates)
-        targets[refined] = measured
+
+        def fit_estimated() -> GapRegression:
+            return GapRegression.fit(estimates[refined], measured, torch.arange(len(refined)), LONGER)
+
+        estimated = fit_estimated()
         if training is not None:
             network = _trained(*training, estimated)
+        if network is not None:
+            estimates = _with_output(estimates, network, features)
+            estimated = fit_estimated()
+        targets, _ = estimated.mean_and_deviation(estimates)
+        targets[refined] = measured
         if network is not None:
             targets = targets - network(features)
         return cls(GapRegression.fit(features, targets, refined, LENGTHS), estimated, network)
@@ -353,14 +378,23 @@ class Calibration:
         """The predicted gap of new instances from the features of the encoder."""
         return self.predicted(features, how, 0.0 if self.network is None else self.network(features))
 
-    def estimate(self, features: Float[Tensor, "m features"], how: str) -> Gap:
-        """The estimated gap of new instances from the features of :func:`estimate_features`.
+    def estimate(self, estimates: Float[Tensor, "m features"], features: Float[Tensor, "m p"], how: str) -> Gap:
+        """The estimated gap of new instances, from the features of :func:`estimate_features` and of the encoder.
 
-        A linear regression must not extrapolate: features are limited to the range of the calibration. Beyond the
-        largest decrement in it, the gap grows in proportion to the decrement.
+        The regression must not extrapolate: features are limited to the range of the calibration. Beyond the largest
+        decrement in it, the gap grows in proportion to the decrement.
         """
-        inside, beyond = _within(features, self.estimated)
+        if self.network is not None:
+            estimates = _with_output(estimates, self.network, features)
+        inside, beyond = _within(estimates, self.estimated)
         return self.estimated(inside, how, beyond)
+
+
+def _with_output(
+    estimates: Float[Tensor, "m features"], network: GapNetwork, features: Float[Tensor, "m p"]
+) -> Float[Tensor, "m all"]:
+    """The features of the estimated gap, and the output of the network as one more."""
+    return torch.cat([estimates, network(features).to(estimates).unsqueeze(-1)], dim=-1)
 
 
 def _trained(

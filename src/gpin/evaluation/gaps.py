@@ -53,7 +53,7 @@ __all__ = [
     "Gaps",
     "amortization_gap",
     "approximation_gap",
-    "decrement_and_log_joint",
+    "decrement",
     "grid_gaps",
     "inference_gap",
     "posterior_elbo",
@@ -108,23 +108,21 @@ class Gap:
         return self.values.double().mean().item()
 
 
-def decrement_and_log_joint(model: Generative, x: Tensor, q: Distribution, draws: int = 0) -> tuple[Tensor, Tensor]:
-    r"""The Newton decrement at the mean m of q, in nats, and log p(x, m), each `(batch,)`.
+def decrement(model: Generative, x: Tensor, q: Distribution, draws: int = 0) -> Tensor:
+    r"""The Newton decrement at the mean m of q, `(batch,)`, in nats. It costs one gradient of the decoder.
 
-    It costs one gradient of the decoder.
-
-    The decrement is ½ gᵀΣg with g = ∇_z log p(x, z) at m and the covariance Σ of q, or of the Gaussian that stands for
-    q. If the posterior is Gaussian with covariance Σ, this is KL(N(m, Σ) ‖ p(z|x)).
+    It is ½ gᵀΣg with g = ∇_z log p(x, z) at m and the covariance Σ of q, or of the Gaussian that stands for q. If the
+    posterior is Gaussian with covariance Σ, this is KL(N(m, Σ) ‖ p(z|x)).
 
     Arguments:
         model: The generative model.
         x: `(batch, *shape)`.
         q: Any distribution with batch shape `(batch,)` and event shape `(d,)`.
-        draws: The number of draws of q over which gradient and log joint are averaged; 0 takes them at m.
+        draws: The number of draws of q over which the gradient is averaged; 0 takes it at m.
     """
     normal = as_normal(q)
-    log_joint, gradient = Objective.of(x, normal, model, draws).value_and_gradient(normal.mean.detach())
-    return newton_decrement(gradient, normal.covariance_times(gradient)).detach(), log_joint
+    _, gradient = Objective.of(x, normal, model, draws).value_and_gradient(normal.mean.detach())
+    return newton_decrement(gradient, normal.covariance_times(gradient)).detach()
 
 
 def refined_gap(model: Generative, x: Tensor, q: Distribution, refined: Distribution, samples: int) -> Tensor:
