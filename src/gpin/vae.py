@@ -217,16 +217,18 @@ class VAE(nn.Module):
         max_steps: int | None = None,
         draws: int | None = None,
         check: bool | None = None,
+        accelerated: bool | None = None,
         calibrated: bool = False,
     ) -> Distribution:
         """q(z|x), a distribution with batch shape `(batch,)` and event shape `(d,)`.
 
         Without further arguments this is the posterior of the method, which is differentiable. With `steps` or
         `tolerance`, the encoder's posterior is improved by natural-gradient steps, which use its covariance as their
-        metric and cost one decoder gradient each: m ← m + αΣ∇log p(x, m). With the check (the default), a step never
-        lowers log p(x, m), or with `draws` the average of log p(x, z) over the draws. This works with every method, but
-        best with "natural", which is trained for it. The result is detached, and its attribute `ascent` holds the
-        number of steps taken for each instance and, with a tolerance, the estimated remaining gap.
+        metric and cost one decoder gradient each: m ← m + αΣ∇log p(x, m), where steps after the first add a share of
+        the step before (see `gpin.refinement.natural`). With the check (the default), a step never lowers log p(x, m),
+        or with `draws` the average of log p(x, z) over the draws. This works with every method, but best with
+        "natural", which is trained for it. The result is detached, and its attribute `ascent` holds the number of steps
+        taken for each instance and, with a tolerance, the estimated remaining gap.
 
         Arguments:
             x: `(batch, *shape)`.
@@ -243,6 +245,9 @@ class VAE(nn.Module):
                 `check` of the method, True unless set otherwise. False saves the last forward pass of the decoder,
                 about a third of the time of one step and a fifth of that of two on a CPU, and nothing with a tolerance.
                 Only with `steps` or `tolerance`, and not with `calibrated`.
+            accelerated: Whether steps after the first add a share of the step before. The default is the option
+                `accelerated` of the method, True unless set otherwise. Only with `steps` or `tolerance`, and not with
+                `calibrated`.
             calibrated: Multiply the covariance by the temperature that :meth:`calibrate` has found, so that intervals
                 of q(z|x) contain z about as often as they claim. The mean does not change.
 
@@ -257,13 +262,12 @@ class VAE(nn.Module):
         steps, tolerance = check_steps(steps, tolerance, max_steps)
         if calibrated and tolerance is not None:
             raise InputError("calibrated applies to a number of steps, not to a tolerance: give steps, or neither")
-        if check is not None and not isinstance(check, bool | np.bool_):
-            raise InputError(f"check must be True or False, got {check!r}")
-        given = {
-            "draws": None if draws is None else check_draws(draws),
-            "check": None if check is None else bool(check),
-        }
-        options = {name: value for name, value in given.items() if value is not None}
+        switches = {"check": check, "accelerated": accelerated}
+        for name, switch in switches.items():
+            if switch is not None and not isinstance(switch, bool | np.bool_):
+                raise InputError(f"{name} must be True or False, got {switch!r}")
+        options: dict[str, Any] = {} if draws is None else {"draws": check_draws(draws)}
+        options |= {name: bool(switch) for name, switch in switches.items() if switch is not None}
         if options and steps is None:
             raise InputError(f"{next(iter(options))} needs natural-gradient steps: give steps or tolerance")
         if options and calibrated:
@@ -745,8 +749,8 @@ class VAE(nn.Module):
         Arguments:
             x: `(batch, *shape)`, any number of instances.
             how: "predicted" needs only the encoder, but a calibrated model. "estimated" takes one gradient of the
-                decoder: it is the Newton decrement, which a calibrated model corrects for its bias. "refined" refines
-                each instance: it is the ELBO of the refined posterior minus that of q(z|x).
+                decoder: it is the Newton decrement or, if the model is calibrated, a regression on it and other
+                features. "refined" refines each instance: it is the ELBO of the refined posterior minus that of q(z|x).
             y: The conditions of x, see :meth:`check`; for a conditional model only.
             steps: The number of natural-gradient steps after which the gap is determined, see :meth:`encode`; by
                 default it is the gap of the posterior that `encode(x)` returns.
@@ -754,7 +758,8 @@ class VAE(nn.Module):
 
         `gpin.fit` calibrates a model with its training and validation data, and :meth:`calibrate` with any data. The
         predicted and the estimated gap of a calibrated model have intervals that cover the refined gap of about 80 % of
-        all instances. Without calibration, the estimated gap is the Newton decrement itself, without intervals.
+        all instances; they include the noise with which calibration measures it. Without calibration, the estimated gap
+        is the Newton decrement itself, without intervals.
 
         Example:
             >>> import gpin
@@ -770,22 +775,21 @@ class VAE(nn.Module):
         samples = whole_number(100 if samples is None else samples, "samples")
         steps = self._own_if_equal(check_steps(steps, None, None)[0])
         self.check_gap(how, steps)
-        calibration, draws = self._gpin_calibrations.get(steps), self.inference.draws
-        parts = []
+        calibration, parts = self._gpin_calibrations.get(steps), []
         with differentiable(), evaluating(self):
             for batch in (x.clone() if x.is_inference() else x).split(BATCH):
                 if how == "predicted" and calibration is not None:
                     parts.append(calibration.predict(self.inference.features(batch, self), how))
-                    continue
-                q = self._encode(batch, steps, None)
-                if how == "refined":
-                    parts.append(Gap.without_interval(refined_gap(self, batch, q, self.refine(batch), samples), how))
-                    continue
-                if calibration is None:
-                    parts.append(Gap.without_interval(decrement(self, batch, q, draws).double(), how))
-                else:
-                    estimates, features = estimate_features(self, batch, q, draws), self.inference.features(batch, self)
+                elif how == "estimated" and calibration is not None:
+                    features, estimates = self._gap_features(batch, steps)
                     parts.append(calibration.estimate(estimates, features, how))
+                else:
+                    q = self._encode(batch, steps, None)
+                    if how == "refined":
+                        values = refined_gap(self, batch, q, self.refine(batch), samples)
+                    else:
+                        values = decrement(self, batch, q, self.inference.draws).double()
+                    parts.append(Gap.without_interval(values, how))
         return Gap.join(parts)
 
     def check_gap(self, how: str, steps: int | None = None) -> None:
@@ -866,7 +870,8 @@ class VAE(nn.Module):
         so with its validation data, and passes its training data on as `training`.
 
         The gaps of some instances are measured by refinement. Regressions of the gap, on features of the encoder and on
-        the Newton decrement, then give the predicted and the estimated gap, see `gpin.evaluation.gap_prediction`.
+        what a gradient of the decoder shows, then give the predicted and the estimated gap, see
+        `gpin.evaluation.gap_prediction`.
 
         The covariance gets a temperature τ, with which 80 % intervals of N(m, τΣ) cover 80 %, see
         `gpin.evaluation.calibration`. It is used on request only: `vae.encode(x, calibrated=True)`. It is fitted to
@@ -880,9 +885,10 @@ class VAE(nn.Module):
             x: `(batch, *shape)`, at least 50 instances. At most 1,000 of them, evenly spaced, are used.
             y: The conditions of x, see :meth:`check`; for a conditional model only.
             training: At least 2,000 instances of the training data, or batches of them, such as a DataLoader, of which
-                the first 10,000 instances are used. The predicted gap learns from them too, from their estimated gaps,
-                and ranks instances better. The rows of a conditional model carry their conditions. Without them, what
-                an earlier calibration with this number of steps has learnt from training data is kept.
+                the first 10,000 instances are used. A network learns from their estimated gaps; it improves the
+                predicted gap and, as a further feature, the estimated one. The rows of a conditional model carry their
+                conditions. Without them, what an earlier calibration with this number of steps has learnt from training
+                data is kept.
             steps: The number of natural-gradient steps after which the gap is determined, see :meth:`gap`.
             refined: The largest number of instances to refine, at least 50.
             samples: The number of samples for each ELBO of a refined instance, and of its weighted draws.

@@ -168,8 +168,13 @@ def test_calibrated_gaps_of_a_linear_gaussian_model_cover_the_known_divergence()
         vae.inference.head.bias[2:] += 0.3
     # The intervals are those of a gap that is measured with this number of samples. Here the estimate is so accurate
     # that, with few samples, noise would be most of what they describe.
-    vae.calibrate(model.sample(700), refined=300, samples=1000)
-    x = model.sample(1500)
+    held, x = model.sample(700), model.sample(1500)
+    vae.calibrate(held, refined=300)
+    measured = vae.gap(x, "refined", samples=20).values
+    for how in ("predicted", "estimated"):
+        found = vae.gap(x, how)
+        assert 0.72 < ((measured >= found.low) & (measured <= found.high)).double().mean() < 0.88, how
+    vae.calibrate(held, refined=300, samples=1000)
     exact = divergence(model, vae.encode(x), x)
     for how, least in (("predicted", 0.6), ("estimated", 0.9)):
         found = vae.gap(x, how)
@@ -532,10 +537,55 @@ def test_the_estimate_knows_what_the_last_step_has_shown(method, double):
 
 
 def test_the_output_of_the_network_is_a_feature_of_the_estimate():
-    encoder, features = torch.randn(2100, 4), torch.rand(2100, 5)
-    gaps = encoder[:60, 0].abs()  # which only the network can see
-    found = Calibration.fit(encoder[:60], features[:60], torch.arange(60), gaps, (encoder, features))
-    assert found.estimated.features.shape == (60, 6)
-    torch.testing.assert_close(
-        found.estimated.features[:, 5].double(), found.network(encoder[:60]), rtol=1e-5, atol=1e-5
+    """The gap depends on one feature of the decoder's gradient and one of the encoder; training instances, of which
+    only the estimates are known, show how the encoder's feature goes with the first."""
+    encoder, features = torch.randn(2400, 4), torch.randn(2400, 5)
+    features[:, 1] = torch.sin(2 * encoder[:, 0])
+    gaps = (1 + features[:, 1]) * torch.exp(0.2 * torch.randn(2400))
+    features[2200:, 1] = 0.0  # new instances, for which the gradient does not show it
+    found = Calibration.fit(
+        encoder[:200], features[:200], torch.arange(200), gaps[:200], (encoder[200:2200], features[200:2200])
     )
+    torch.testing.assert_close(
+        found.estimated.features[:, 5].double(), found.network(encoder[:200]), rtol=1e-5, atol=1e-5
+    )
+    new = encoder[2200:], features[2200:]
+    estimated = found.estimate(new[1], new[0], "estimated").values
+    assert spearmanr(estimated, gaps[2200:]).statistic > 0.6
+    assert not torch.allclose(estimated, found.estimate(new[1], torch.zeros_like(new[0]), "estimated").values)
+
+
+def test_instances_that_were_not_refined_may_be_harder_than_all_that_were():
+    """The regression must not extrapolate when it stands in for their gaps."""
+    gaps = torch.rand(400, dtype=torch.float64) * 5
+    gaps[300:] = 1000.0 + torch.arange(100)
+    estimates = torch.cat([compressed(gaps).unsqueeze(-1), torch.randn(400, 4)], -1)
+    found = Calibration.fit(torch.randn(400, 3), estimates, torch.arange(300), gaps[:300])
+    torch.testing.assert_close(expanded(found.predicted.targets[300:]), gaps[300:], rtol=0.2, atol=0)
+
+
+def test_the_draws_of_a_method_are_those_of_its_estimate(double):
+    vae, x = gpin.build((6,), "natural", 2, draws=4, seed=0).eval(), torch.rand(9, 6)
+    q = vae.encode(x, steps=1)
+    features = estimate_features(vae, x, q, 4)
+    torch.testing.assert_close(features[:, 0], compressed(decrement(vae, x, q, 4)))
+    assert not torch.allclose(features[:, 0], estimate_features(vae, x, q)[:, 0])
+    assert torch.equal(vae._gap_features(x, 1)[1], features)
+
+
+class Fragile(torch.nn.Linear):
+    """A decoder whose values are not finite far from zero."""
+
+    def forward(self, z):
+        return super().forward(torch.where(z.abs() > 50, torch.nan, z))
+
+
+def test_a_batch_for_which_the_decoder_fails_has_no_gap_but_no_error_either():
+    vae = gpin.build((6,), "natural", 2, decoder=Fragile(2, 6), seed=0).eval()
+    vae.prepare(torch.rand(60, 6))
+    vae.calibrate(torch.rand(60, 6))
+    far = 1e6 * torch.ones(2, 6)
+    assert vae.encode(far, steps=0).mean.abs().max() > 50
+    assert vae.gap(far).values.isnan().all()
+    both = vae.gap(torch.cat([far, torch.rand(3, 6)])).values
+    assert both.isnan().tolist() == [True, True, False, False, False]

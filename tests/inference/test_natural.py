@@ -1,6 +1,7 @@
 """The natural-gradient encoder: its training objective, its options, and inference with any number of steps."""
 
 import itertools
+import json
 import unittest.mock
 
 import pytest
@@ -9,6 +10,7 @@ from linear_gaussian import LinearGaussian
 
 import gpin
 from gpin._core.errors import InputError
+from gpin._core.files import write_record
 from gpin._core.shards import Share, shared
 from gpin.distributions import CholeskyNormal
 from gpin.generative import log_joint_and_gradient
@@ -177,6 +179,21 @@ def test_models_saved_before_checks_were_planned_load():
     vae.inference.checking.fill_(5)
     vae.load_state_dict(state)
     assert vae.inference.checking.tolist() == [0, 1]
+
+
+def test_models_saved_before_steps_were_accelerated_keep_plain_steps(tmp_path):
+    vae, x = small(steps=3).eval(), torch.rand(9, 5)
+    vae.prepare(x)
+    plain = vae.encode(x, steps=4, accelerated=False)
+    assert not torch.equal(vae.encode(x, steps=4).mean, plain.mean)
+    vae.save(tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    record = json.loads(path.read_text())
+    del record["config"]["options"]["accelerated"], record["record_sha256"]
+    write_record(path, record.pop("format"), record.pop("version"), record)
+    old = gpin.load(tmp_path / "model")
+    assert torch.equal(old.encode(x, steps=4).mean, plain.mean)
+    assert not old.inference.options.accelerated
 
 
 def test_any_number_of_steps_can_be_asked_for():

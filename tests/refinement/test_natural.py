@@ -16,7 +16,7 @@ from gpin.evaluation.gaps import decrement
 from gpin.generative import log_joint_and_gradient
 from gpin.likelihoods import Bernoulli
 from gpin.refinement import Natural, NaturalConfig, natural
-from gpin.refinement.natural import newton_decrement
+from gpin.refinement.natural import newton_decrement, symmetric_points
 
 
 @pytest.fixture
@@ -62,65 +62,107 @@ def test_only_instances_above_the_tolerance_move(exact):
     assert found.ascent.remaining_gap[1::2].max() < 1e-12
 
 
-def stepwise(vae, x, q, options):
-    """The mean after the steps, their number and the largest share of momentum, with autograd and for one instance at
-    a time."""
-    mean, before, decrement_before, taken, largest = q.mean[0], q.mean[0], None, 0, 0.0
+def stepwise(vae, x, q, options, tolerance=None):
+    """The mean after the steps, with autograd and for one instance at a time. Also returns what was accepted in each
+    step, the number of its candidate or None, and the shares of momentum."""
+    offsets = torch.zeros(1, 3)
+    if options.draws:
+        offsets = symmetric_points(options.draws, 3) @ torch.linalg.cholesky(q.covariance_matrix[0]).T
+    mean, before, decrement_before, accepted, shares = q.mean[0], q.mean[0], None, [], []
+
+    def objective(z):
+        return torch.stack([vae.log_joint(x, (z + offset).unsqueeze(0)).squeeze() for offset in offsets]).mean()
+
     for step in range(options.steps):
         leaf = mean.clone().requires_grad_()
-        value = vae.log_joint(x, leaf.unsqueeze(0)).squeeze()
+        value = objective(leaf)
         (gradient,) = torch.autograd.grad(value, leaf)
         direction = q.covariance_matrix[0] @ gradient
         decrement = 0.5 * gradient @ direction
-        plain = [options.step_size * options.backtracking**k * direction for k in range(options.trials)]
-        if options.accelerated and step:
-            share = min(step / (step + 3), float(decrement / decrement_before) ** 0.5)
-            largest = max(share, largest)
-            plain.insert(0, options.step_size * direction + share * (mean - before))
-        for change in plain:
-            if vae.log_joint(x, (mean + change).unsqueeze(0)).squeeze() >= value:
-                before, mean, taken = mean, mean + change, taken + 1
-                break
-        else:
+        if tolerance is not None and decrement <= tolerance:
             break
-        decrement_before = decrement
-    return mean, taken, largest
+        candidates = [options.step_size * options.backtracking**k * direction for k in range(options.trials)]
+        if options.accelerated and step:
+            shares.append(min(step / (step + 3), float(decrement / decrement_before) ** 0.5))
+            candidates.insert(0, options.step_size * direction + shares[-1] * (mean - before))
+        wanted = [k for k, change in enumerate(candidates) if not options.check or objective(mean + change) >= value]
+        accepted.append(wanted[0] if wanted else None)
+        if not wanted:
+            break
+        before, mean, decrement_before = mean, mean + candidates[wanted[0]], decrement
+    return mean, accepted, shares
 
 
-@pytest.mark.parametrize("accelerated", [True, False])
-def test_steps_follow_the_formula_on_a_nonlinear_decoder(double, accelerated):
+@pytest.mark.parametrize(
+    ("changes", "tolerance"),
+    [({}, None), ({"accelerated": False}, None), ({"check": False}, None), ({"draws": 4}, None), ({}, 0.05)],
+    ids=["accelerated", "plain", "unchecked", "draws", "tolerance"],
+)
+def test_steps_follow_the_formula_on_a_nonlinear_decoder(double, changes, tolerance):
     vae = gpin.build((5,), "vae", 3, architecture={"width": 8}, seed=0).eval()
-    x, factor = torch.rand(7, 5), torch.randn(7, 3, 3).tril(-1) + 0.5 * torch.eye(3)
-    factor = torch.logspace(-0.5, 1, 7)[:, None, None] * factor  # from good to much too long steps
-    q = CholeskyNormal(torch.randn(7, 3), factor)
-    options = NaturalConfig(steps=4, step_size=0.8, backtracking=0.5, trials=3, accelerated=accelerated)
+    count = 60
+    x, factor = torch.rand(count, 5), torch.randn(count, 3, 3).tril(-1) + 0.5 * torch.eye(3)
+    factor = torch.logspace(-0.5, 0.5 if "check" in changes else 1, count)[:, None, None] * factor  # good to too long
+    q = CholeskyNormal(torch.randn(count, 3), factor)
+    options = NaturalConfig(**{"steps": 4, "step_size": 0.8, "backtracking": 0.5, "trials": 3, **changes})
     with torch.no_grad():
-        found = Natural(options)(x, q, vae)
-    shares = []
-    for i in range(7):
+        found = Natural(options, tolerance)(x, q, vae)
+    seen, shares = [], []
+    for i in range(count):
         one = CholeskyNormal(q.mean[i : i + 1], factor[i : i + 1])
-        mean, taken, share = stepwise(vae, x[i : i + 1], one, options)
+        mean, accepted, used = stepwise(vae, x[i : i + 1], one, options, tolerance)
         torch.testing.assert_close(found.mean[i], mean)
-        assert found.ascent.steps[i] == taken
-        shares.append(share)
-    assert found.ascent.steps.float().std() > 0  # some instances were rejected, otherwise the test would say little
-    assert not accelerated or (min(shares) < 0.2 and max(shares) == 0.5)  # both bounds of the share were reached
-    torch.testing.assert_close(Natural(options)(x, q, vae).mean.detach(), found.mean)
+        assert found.ascent.steps[i] == sum(k is not None for k in accepted)
+        seen.append(accepted)
+        shares += used
+    if options.check:  # otherwise the test would say little: some instances are stuck, and some steps are shortened
+        assert any(None in one for one in seen)
+        assert any(k and later == 0 for one in seen for k, later in itertools.pairwise(one)) or not options.accelerated
+    assert not options.accelerated or (min(shares) < 0.2 and max(shares) == 0.5)  # both bounds of β were reached
+    if tolerance is None:
+        torch.testing.assert_close(Natural(options)(x, q, vae).mean.detach(), found.mean)
+    else:
+        assert len({len(one) for one in seen}) > 2  # instances stop after different numbers of steps
 
 
-def test_the_pull_of_differentiable_steps_is_how_far_they_went_in_the_metric(double):
-    """Σ · pull = m_T − m_0, with and without checks, momentum and an instance that a non-finite value sends back."""
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_the_pull_of_differentiable_steps_is_how_far_they_went_in_the_metric(double, accelerated, check, fails):
+    """Σ · pull = m_T − m_0, also for an instance that a value which is not finite sends back."""
     vae = gpin.build((5,), "vae", 3, architecture={"width": 8}, seed=0).eval()
     x = torch.rand(7, 5)
     factor = torch.logspace(-0.5, 1, 7)[:, None, None] * (torch.randn(7, 3, 3).tril(-1) + 0.5 * torch.eye(3))
     q = CholeskyNormal(torch.randn(7, 3), factor)
-    for options, check in itertools.product(
-        (NaturalConfig(steps=3), NaturalConfig(steps=3, accelerated=False)), (0, 1)
-    ):
-        steps = Natural(options).differentiable_steps(x, q, vae, check=bool(check))
-        torch.testing.assert_close(q.covariance_times(steps.pull), (steps.mean - q.mean).detach())
-        assert len(steps.gradients) == 3
-        assert (int(steps.shortened) > 0) == bool(check)
+    reached = []
+
+    def failing(module, inputs, output):
+        far = inputs[0].norm(dim=-1, keepdim=True) > 6
+        reached.append(int(far.sum()))
+        return torch.where(far, torch.nan, output)
+
+    if fails:
+        vae.decoder.register_forward_hook(failing)
+    steps = Natural(NaturalConfig(steps=3, accelerated=accelerated)).differentiable_steps(x, q, vae, check=check)
+    torch.testing.assert_close(q.covariance_times(steps.pull), (steps.mean - q.mean).detach())
+    assert len(steps.gradients) == 3
+    assert (int(steps.rejected) > 0) == check
+    assert sum(reached) > 0 or not fails
+
+
+def test_a_rejected_share_of_momentum_counts_as_a_rejected_step(double):
+    """Here the plain second step is accepted at full size, but not the accelerated one."""
+    vae = gpin.build((5,), "vae", 3, architecture={"width": 8}, seed=0).eval()
+    x, means, factors = torch.rand(200, 5), torch.randn(200, 3), (0.7 * torch.eye(3)).expand(200, 3, 3)
+    options = NaturalConfig(steps=2)
+    only = [
+        i
+        for i in range(200)
+        if stepwise(vae, x[i : i + 1], CholeskyNormal(means[i : i + 1], factors[i : i + 1]), options)[1] == [0, 1]
+    ]
+    assert only
+    found = Natural(options).differentiable_steps(x[only], CholeskyNormal(means[only], factors[only]), vae)
+    assert int(found.rejected) == len(only)
 
 
 @pytest.mark.parametrize("check", [True, False])
@@ -339,14 +381,22 @@ def test_the_estimated_gap_of_a_method_with_draws_is_zero_where_its_steps_end(do
     assert (decrement(averaged, x, q) > decrement(averaged, x, q, 64)).all()
 
 
+def test_encode_takes_plain_steps(double):
+    vae, x = gpin.build((5,), "natural", 2, accelerated=False, seed=0).eval(), torch.rand(9, 5)
+    assert torch.equal(vae.encode(x, steps=4).mean, vae.encode(x, steps=4, accelerated=False).mean)
+    assert not torch.equal(vae.encode(x, steps=4).mean, vae.encode(x, steps=4, accelerated=True).mean)
+    with pytest.raises(InputError, match="accelerated needs natural-gradient steps"):
+        vae.encode(x, accelerated=False)
+
+
 def test_encode_takes_draws(double):
     vae, x, _ = skewed()
     assert not torch.allclose(vae.encode(x, steps=4, draws=8).mean, vae.encode(x, steps=4).mean)
     torch.testing.assert_close(vae.encode(x, steps=4, draws=0).mean, vae.encode(x, steps=4).mean)
     assert vae.encode(x, tolerance=0.1, draws=8).ascent.remaining_gap.max() <= 0.1
-    for nonsense in ("no", 0):
-        with pytest.raises(InputError, match="check must be True or False"):
-            vae.encode(x, steps=1, check=nonsense)
+    for name, nonsense in itertools.product(("check", "accelerated"), ("no", 0)):
+        with pytest.raises(InputError, match=f"{name} must be True or False"):
+            vae.encode(x, steps=1, **{name: nonsense})
     for arguments in ({"draws": 8}, {"draws": 3, "steps": 1}, {"draws": -2, "steps": 1}, {"draws": 10**6, "steps": 1}):
         with pytest.raises(InputError, match="draws"):
             vae.encode(x, **arguments)

@@ -127,11 +127,11 @@ def estimate_features(model: Generative, x: Tensor, q: Distribution, draws: int 
     spread = (values - values.nanmean(1, keepdim=True)).square().nanmean(1).nan_to_num().sqrt()
     width, square = q.stddev.log().sum(-1), q.mean.square().sum(-1)
     columns = [compressed(newton_decrement(gradient, direction)), width, square, log_joint, spread.to(square)]
-    if ascent is not None and not ascent.value_before.isnan().all():
-        before = ascent.gradient_before
+    if ascent is not None and ascent.before is not None:
+        value_before, before = ascent.before
         changes = (
             newton_decrement(before, normal.covariance_times(before)),
-            log_joint - ascent.value_before,
+            log_joint - value_before,
             (before * direction).sum(-1),
         )
         columns += [compressed(change) for change in changes]
@@ -368,7 +368,7 @@ class Calibration:
         if network is not None:
             estimates = _with_output(estimates, network, features)
             estimated = fit_estimated()
-        targets, _ = estimated.mean_and_deviation(estimates)
+        targets = _estimated_targets(estimates, estimated)
         targets[refined] = measured
         if network is not None:
             targets = targets - network(features)
@@ -390,6 +390,12 @@ class Calibration:
         return self.estimated(inside, how, beyond)
 
 
+def _estimated_targets(estimates: Float[Tensor, "m features"], estimated: GapRegression) -> Float[Tensor, " m"]:
+    """t(Δ) of the estimated gap, which takes the place of the measured one for instances that were not refined."""
+    inside, beyond = _within(estimates, estimated)
+    return estimated.mean_and_deviation(inside)[0] + beyond
+
+
 def _with_output(
     estimates: Float[Tensor, "m features"], network: GapNetwork, features: Float[Tensor, "m p"]
 ) -> Float[Tensor, "m all"]:
@@ -401,8 +407,7 @@ def _trained(
     features: Float[Tensor, "k p"], estimates: Float[Tensor, "k features"], estimated: GapRegression
 ) -> GapNetwork | None:
     """The network fitted to the estimated gaps of training instances; None if too few of them are finite."""
-    inside, beyond = _within(estimates, estimated)
-    targets = estimated.mean_and_deviation(inside)[0] + beyond
+    targets = _estimated_targets(estimates, estimated)
     finite = features.cpu().isfinite().all(-1) & estimates.cpu().isfinite().all(-1) & targets.isfinite()
     if finite.sum() < LEAST_TRAINING:
         return None

@@ -30,7 +30,7 @@ The amortization gap can be determined at three costs, see :meth:`gpin.VAE.gap`:
 | how | price | what it is |
 |---|---|---|
 | "predicted" | a pass of the encoder | a regression on features of the encoder, see `gpin.evaluation.gap_prediction` |
-| "estimated" | one more gradient of the decoder | the Newton decrement ½ gᵀΣg; after calibration, a regression on it |
+| "estimated" | one more gradient of the decoder | the Newton decrement ½ gᵀΣg; after calibration, a regression |
 | "refined" | a refinement of the instance and samples | ELBO(q*) − ELBO(q) as above, with refined posteriors |
 """
 

@@ -712,8 +712,8 @@ _SCORES = (
     ),
     *_gap_scores(
         "estimated",
-        "an estimate of the amortization gap from one decoder gradient, the Newton decrement at the encoder's mean; "
-        "corrected with validation instances if the model is calibrated",
+        "an estimate of the amortization gap from one decoder gradient: the Newton decrement at the encoder's mean or, "
+        "if the model is calibrated, a regression on it and other features",
     ),
     *_gap_scores(
         "predicted", "a prediction of the amortization gap from the encoder alone, without the decoder", "estimated_gap"

@@ -1,15 +1,16 @@
 r"""Natural-gradient amortization: an encoder of mean and covariance, whose covariance is the metric of a few steps.
 
 The encoder returns q_0 = N(m_0, Σ) with Σ = L Lᵀ, L = diag(s)(I + A), A strictly lower triangular. Natural-gradient
-steps move the mean, m_{t+1} = m_t + α_t Σ ∇ log p(x, m_t), and q_T = N(m_T, Σ). Training maximises
+steps move the mean, m_{t+1} = m_t + α_t Σ ∇ log p(x, m_t) + β_t (m_t − m_{t−1}), see `gpin.refinement.natural`, and
+q_T = N(m_T, Σ). Training maximises
 
 .. math:: \mathrm{ELBO}(q_T) + \mathrm{sg}\Big(\lambda\, g_0 + \rho\, \Sigma^{-1} (m_T - m_0)\Big)^\top m_0
 
-The ELBO is differentiated through the steps, with α_t held constant. Because the steps correct the encoder's mean, the
-ELBO alone does not require m_0 to be good. The second term does, at no further cost: with λ, m_0 ascends log p(x, m_0)
-by the gradient g_0 that the first step has computed (sg: a constant). With ρ, m_0 is regressed on the m_T that the
-steps reach: this is the gradient of −½ (m_T − m_0)ᵀ Σ⁻¹ (m_T − m_0). It needs no inverse, because Σ⁻¹(m_T − m_0) is a
-weighted sum of the gradients in the steps.
+The ELBO is differentiated through the steps, with α_t and β_t held constant. Because the steps correct the encoder's
+mean, the ELBO alone does not require m_0 to be good. The second term does, at no further cost: with λ, m_0 ascends
+log p(x, m_0) by the gradient g_0 that the first step has computed (sg: a constant). With ρ, m_0 is regressed on the m_T
+that the steps reach: this is the gradient of −½ (m_T − m_0)ᵀ Σ⁻¹ (m_T − m_0). It needs no inverse, because
+Σ⁻¹(m_T − m_0) is a weighted sum of the gradients in the steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,8 +45,8 @@ class NaturalEncoderConfig(NaturalConfig):
             at the mean. Steps with draws lead close to the mean of a skewed posterior rather than to its mode.
         check: Whether inference checks, with a forward pass of the decoder, that a step does not lower its objective.
             Training uses `check_interval` instead.
-        accelerated: Whether steps after the first add a share of the step before. This costs nothing, and is better
-            from the second step on.
+        accelerated: Whether steps after the first add a share of the step before, which brings an instance closer to
+            the mode where several nats are left to gain.
         covariance: The covariance that the encoder returns, which is the metric of the steps: "full", "low_rank"
             (diagonal plus `rank` directions) or "diagonal".
         rank: The number of directions of a low-rank covariance; other covariances ignore it.
@@ -54,8 +55,8 @@ class NaturalEncoderConfig(NaturalConfig):
         differentiate: "through" differentiates the steps with respect to the encoder and the decoder; "first_order"
             treats the gradients in the steps as constants, which is cheaper and less accurate.
         check_interval: The largest number of training batches from one check of the step sizes to the next. A check
-            costs a decoder pass. While some instance needs a smaller step, every batch is checked; after each clean
-            check the distance doubles, up to this number. 1 checks every batch.
+            costs a decoder pass. While the check rejects the first step of some instance, every batch is checked; after
+            each check without a rejection the distance doubles, up to this number. 1 checks every batch.
         interval: Steps are taken in every `interval`-th batch of training; the other batches maximise the ELBO of
             q_0, as a VAE does, at its cost.
     """
@@ -194,7 +195,7 @@ class NaturalEncoder(RefinedEncoder[NaturalEncoderConfig]):
         if steps is None:
             self.checking[0] -= 1
             return
-        distance = 1 if int(batch_sum(steps.shortened)) else min(2 * int(self.checking[1]), self.options.check_interval)
+        distance = 1 if int(batch_sum(steps.rejected)) else min(2 * int(self.checking[1]), self.options.check_interval)
         self.checking.copy_(torch.tensor([distance - 1, distance]))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:

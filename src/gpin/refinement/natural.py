@@ -11,13 +11,14 @@ log p(x, m) can still rise.
 
 Accelerated steps add a share β_t of the step before, as momentum does,
 
-.. math:: m_{t+1} = m_t + \alpha_0\, \Sigma\, g_t + \beta_t\, (m_t - m_{t-1}), \qquad
+.. math:: m_{t+1} = m_t + \alpha\, \Sigma\, g_t + \beta_t\, (m_t - m_{t-1}), \qquad
     \beta_t = \min\Big( \tfrac{t}{t + 3},\ \sqrt{\delta_t / \delta_{t-1}} \Big)
 
-where δ_t is the Newton decrement at m_t. The first step is the same, and every other costs the same. Where Σ is not the
-inverse curvature on the way to the mode, plain steps are slow in some directions and oscillate in others; momentum
-helps in both. The first bound of β_t is Nesterov's (1983) schedule. The second one switches momentum off where steps
-converge quickly. An instance for which the accelerated step would lower log p(x, m) takes a plain one.
+where δ_t is the Newton decrement at m_t and α the first of the step sizes. The first step is the same. Where Σ is not
+the inverse curvature on the way to the mode, plain steps are slow in some directions and oscillate in others; momentum
+helps in both. The first bound of β_t is Nesterov's (1983) schedule. The second one reduces momentum where steps
+converge quickly. An instance for which the accelerated step would lower log p(x, m) tries plain ones instead, which
+takes one more pass of the decoder.
 
 All these steps lead to the mode. With draws, the expectation is an average over points m ± Rε of q, R Rᵀ = Σ, where the
 ε are the same for all instances and calls, and this average of log p(x, z) takes the place of log p(x, m). The steps
@@ -27,7 +28,7 @@ exact.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -82,8 +83,8 @@ class NaturalConfig(MethodConfig):
         check: Whether inference checks, with a forward pass of the decoder, that a step does not lower its objective.
             Without it, every step takes the first step size, and an instance stays where it is only if that leads to
             a mean that is not finite or, before the last step, to an objective that is not.
-        accelerated: Whether steps after the first add a share of the step before. This costs nothing, and is better
-            from the second step on.
+        accelerated: Whether steps after the first add a share of the step before, which brings an instance closer to
+            the mode where several nats are left to gain.
     """
 
     formerly: ClassVar[Mapping[str, Any]] = {"draws": 0, "check": True, "accelerated": False}
@@ -110,14 +111,14 @@ class Steps:
     Attributes:
         mean: m_T.
         gradients: g_0 … g_{T−1}, constants.
-        pull: Σ⁻¹(m_T − m_0), a constant: the sum of the gradients, weighted by how far the steps followed them.
-        shortened: The number of steps, over all instances, that were shorter than the first size.
+        pull: Σ⁻¹(m_T − m_0), a constant, which is a weighted sum of the gradients.
+        rejected: The number of steps, over all instances, whose first candidate was rejected.
     """
 
     mean: Float[Tensor, "batch d"]
     gradients: list[Tensor]
     pull: Float[Tensor, "batch d"]
-    shortened: Int[Tensor, ""]
+    rejected: Int[Tensor, ""]
 
 
 @dataclass(frozen=True)
@@ -128,20 +129,21 @@ class Ascent:
         steps: The number of steps that were taken; a step that would have lowered log p(x, m) is not counted.
         remaining_gap: The Newton decrement at the last mean, in nats. It is NaN after a fixed number of steps, where
             the gradient at the last mean, which it needs, is not computed.
-        value_before: log p(x, m), or its average over draws, at the mean from which the last step was taken; at the
-            only mean of an instance that could not move. It is NaN if the number of steps was zero.
-        gradient_before: Its gradient there.
+        before: log p(x, m), or its average over draws, and its gradient at the mean from which the last step was taken;
+            at the only mean of an instance that could not move. None if no steps were asked for.
     """
 
     steps: Int[Tensor, " batch"]
     remaining_gap: Float[Tensor, " batch"]
-    value_before: Float[Tensor, " batch"]
-    gradient_before: Float[Tensor, "batch d"]
+    before: tuple[Float[Tensor, " batch"], Float[Tensor, "batch d"]] | None
 
     @classmethod
     def join(cls, parts: Sequence["Ascent"]) -> "Ascent":
         """Concatenate the numbers of several batches."""
-        return cls(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+        steps, gaps = (torch.cat([getattr(part, name) for part in parts]) for name in ("steps", "remaining_gap"))
+        known = [part.before for part in parts if part.before is not None]
+        values, gradients = zip(*known, strict=True) if known else ((), ())
+        return cls(steps, gaps, (torch.cat(values), torch.cat(gradients)) if known else None)
 
 
 @cache
@@ -241,7 +243,7 @@ class Natural(Refinement[LatentNormal]):
         objective = Objective.of(x, q, model, self.options.draws)
         mean, pull, decrement = q.mean, torch.zeros_like(q.mean), torch.zeros_like(q.mean[:, 0])
         mean_before, pull_before = mean, pull
-        gradients, shortened = [], torch.zeros((), dtype=torch.long, device=mean.device)
+        gradients, rejected = [], torch.zeros((), dtype=torch.long, device=mean.device)
         for step in range(self.options.steps):
             value, gradient = objective.value_and_gradient(mean, differentiable=second_order)
             # An unchecked step may have gone too far. An instance whose value or gradient is not finite stays where it
@@ -259,11 +261,11 @@ class Natural(Refinement[LatentNormal]):
                     size, pushed, _ = self._accepted(objective, mean, direction, momentum, value, candidates)
             else:
                 size, pushed = (torch.full_like(value, float(part)) for part in candidates[0])
-            shortened += (size < self.options.step_size).sum()
+            rejected += ((size < candidates[0][0]) | (pushed < candidates[0][1])).sum()
             size, pushed = size.unsqueeze(-1), pushed.unsqueeze(-1)
             pull_before, pull = pull, pull + size * gradients[-1] + pushed * share * (pull - pull_before)
             mean_before, mean = mean, mean + size * direction + pushed * momentum
-        return Steps(mean, gradients, pull, shortened)
+        return Steps(mean, gradients, pull, rejected)
 
     @staticmethod
     def _accepted(
@@ -296,10 +298,8 @@ class Natural(Refinement[LatentNormal]):
         change, decrement = torch.zeros_like(mean), torch.zeros_like(mean[:, 0])
         moving = torch.arange(len(mean), device=mean.device)
         taken = torch.zeros_like(moving)
-        value_before, gradient_before = torch.full_like(decrement, torch.nan), torch.full_like(mean, torch.nan)
         if steps or tolerance is not None:
             value, gradient = objective.value_and_gradient(mean)
-        if steps:
             value_before, gradient_before = value.clone(), gradient.clone()
         for step in range(steps):
             here_value, here_gradient = value.clone(), gradient.clone()
@@ -344,5 +344,5 @@ class Natural(Refinement[LatentNormal]):
         else:
             gap = newton_decrement(gradient, q.covariance_times(gradient))
         result = q.with_mean(mean)
-        result.ascent = Ascent(taken, gap, value_before, gradient_before)
+        result.ascent = Ascent(taken, gap, (value_before, gradient_before) if steps else None)
         return result

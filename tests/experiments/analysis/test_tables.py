@@ -15,6 +15,7 @@ from gpin.experiments.analysis.paper import PAPER
 from gpin.experiments.analysis.results import BASELINES, Results
 from gpin.experiments.analysis.statistics import Summary, mark
 from gpin.experiments.analysis.tables import likelihood_tables
+from gpin.experiments.execution.jobs import OWN
 from gpin.experiments.execution.store import Store
 from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS, VARIANTS
 from gpin.report.tables import FORMATS, ResultTable, show
@@ -192,6 +193,22 @@ def test_the_papers_references_are_named_where_the_table_has_no_row_for_them(tmp
     assert "The paper also has VAE 685.1 ± 1.8." in found["gp",][0]
     assert "also" not in found["gp", "vae"][0]
     assert [column for _, column in found.values()] == [False, True, True]
+
+
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_rows_whose_steps_newer_versions_take_differently_are_named(tmp_path, accelerated):
+    store, how, one = Store(tmp_path), protocol(splits=1), experiment("vae", "natural-0", "natural", "natural-2")
+    entries = one.entries(how)
+    options = {"accelerated": True} if accelerated else {}
+    for entry in entries:
+        model = {"model": {"options": {} if entry.row == "vae" else options}}
+        count = [0, 2, OWN] if entry.row != "vae" else [OWN]
+        scores = {name: np.tile(values, len(count)) for name, values in columns().items()}
+        pretend(store, entry.job, {**scores, "steps": np.repeat(count, 40)}, **model)
+    scores, *_ = likelihood_tables(one, how, Results(store, entries))
+    said = [note for note in scores.notes if "accelerated" in note]
+    expected = "Natural (2 steps): of runs before steps were accelerated, so that newer runs differ."
+    assert said == ([] if accelerated else [expected])
 
 
 def test_trainings_that_have_collapsed_are_named(tmp_path):

@@ -200,6 +200,17 @@ class Results:
         counts = [record["instances"] for record in found if record is not None]
         return sorted({(count["train"], count["test"]) for count in counts})
 
+    def with_plain_steps(self, data: str, latent_dim: int) -> list[str]:
+        """The rows with several natural-gradient steps whose runs are older than the acceleration of steps."""
+        found = [
+            entry.row
+            for entry, record in self.records()
+            if (entry.data, entry.latent_dim) == (data, latent_dim)
+            and (entry.steps or 0) > 1
+            and "accelerated" not in record.get("model", {}).get("options", {})
+        ]
+        return list(dict.fromkeys(found))
+
     @cached_property
     def _scores(self) -> "duckdb.DuckDBPyConnection":
         """The tables `runs`, the best run of each split on validation data, and `scores`, all of their instances."""

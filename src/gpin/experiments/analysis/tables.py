@@ -119,6 +119,7 @@ def _scores(
         *_bounds(columns, variants),
         *_collapsed(variants),
         *_cautions(results, data),
+        *_plain_steps(results.with_plain_steps(data, dim)),
         *_about_closely(protocol),
         *_about_paper(protocol, paper, {variant.row for variant in variants}),
         *([] if experiment.decoder == "dense" else _about_supplement(variants, data, dim)),
@@ -164,6 +165,12 @@ def _cautions(results: Results, data: str) -> list[str]:
             "The test part differs between splits, which increases the deviations over runs, but not the differences."
         )
     return found
+
+
+def _plain_steps(rows: Sequence[str]) -> list[str]:
+    """A note on rows whose steps newer versions take differently."""
+    titles = ", ".join(variant_named(row).title for row in rows)
+    return [f"{titles}: of runs before steps were accelerated, so that newer runs differ."] if rows else []
 
 
 def _sizes(results: Results, data: str) -> list[str]:

@@ -30,7 +30,8 @@ rounding, which occur between machines too.
 Results of recipe 2 keep the epoch that is best on validation data by one of two rules: the method's own bound, in runs
 that were started before `gpin.training.validation` had a score, and that score since. In seven
 trainings of a VAE that were compared, both rules chose the same epoch. The predicted gap of results whose record has
-`gap_learns_from_training` learns from training data too."""
+`gap_learns_from_training` learns from training data too. Steps after the first are accelerated in results whose model
+has the option `accelerated`, and plain in older ones; the tables say which rows these are."""
 
 OWN = -1
 """The number of steps in a store that stands for the method's own posterior."""
