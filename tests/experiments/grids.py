@@ -52,6 +52,7 @@ def pretend(store, one, scores, validation=-1.0, parameters=1000, seconds=2.0, f
     """Put a result that was never computed into the store."""
     store.begin(one)
     record = {
+        "model": {"options": {}},
         "fingerprint": fingerprint,
         "parameters": parameters,
         "instances": {"train": 9000, "validation": 1000, "test": len(scores["instance"])},

@@ -16,9 +16,9 @@ Accelerated steps add a share β_t of the step before, as momentum does,
 
 where δ_t is the Newton decrement at m_t and α the first of the step sizes. The first step is the same. Where Σ is not
 the inverse curvature on the way to the mode, plain steps are slow in some directions and oscillate in others; momentum
-helps in both. The first bound of β_t is Nesterov's (1983) schedule. The second one reduces momentum where steps
-converge quickly. An instance for which the accelerated step would lower log p(x, m) tries plain ones instead, which
-takes one more pass of the decoder.
+helps in both. The first bound of β_t is the schedule of Nesterov (1983), although the gradient is taken at m_t, as in
+heavy-ball momentum. The second one reduces momentum where steps converge quickly. An instance for which the
+accelerated step would lower log p(x, m) tries plain ones instead, which takes one more pass of the decoder.
 
 All these steps lead to the mode. With draws, the expectation is an average over points m ± Rε of q, R Rᵀ = Σ, where the
 ε are the same for all instances and calls, and this average of log p(x, z) takes the place of log p(x, m). The steps

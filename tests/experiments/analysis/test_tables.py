@@ -207,7 +207,7 @@ def test_rows_whose_steps_newer_versions_take_differently_are_named(tmp_path, ac
         pretend(store, entry.job, {**scores, "steps": np.repeat(count, 40)}, **model)
     scores, *_ = likelihood_tables(one, how, Results(store, entries))
     said = [note for note in scores.notes if "accelerated" in note]
-    expected = "Natural (2 steps): of runs before steps were accelerated, so that newer runs differ."
+    expected = "From older runs, whose steps were not accelerated: Natural (2 steps). New runs differ."
     assert said == ([] if accelerated else [expected])
 
 

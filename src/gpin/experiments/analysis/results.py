@@ -207,7 +207,7 @@ class Results:
             for entry, record in self.records()
             if (entry.data, entry.latent_dim) == (data, latent_dim)
             and (entry.steps or 0) > 1
-            and "accelerated" not in record.get("model", {}).get("options", {})
+            and "accelerated" not in record["model"]["options"]
         ]
         return list(dict.fromkeys(found))
 

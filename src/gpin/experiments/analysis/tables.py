@@ -170,7 +170,7 @@ def _cautions(results: Results, data: str) -> list[str]:
 def _plain_steps(rows: Sequence[str]) -> list[str]:
     """A note on rows whose steps newer versions take differently."""
     titles = ", ".join(variant_named(row).title for row in rows)
-    return [f"{titles}: of runs before steps were accelerated, so that newer runs differ."] if rows else []
+    return [f"From older runs, whose steps were not accelerated: {titles}. New runs differ."] if rows else []
 
 
 def _sizes(results: Results, data: str) -> list[str]:
@@ -265,8 +265,8 @@ def _diagnostics(title: str, variants: Sequence[VariantResult]) -> ResultTable:
     if gaps:
         notes.append(
             "ρ estimated and ρ predicted: the same with the gap that is estimated from one decoder gradient, and with "
-            "the one predicted from the encoder alone. Both are calibrated on validation data; in newer runs the "
-            "predicted gap learns from training data too. Runs that were scored before these existed have none."
+            "the one predicted from the encoder alone. Both are calibrated on validation data; in newer runs they "
+            "learn from training data too. Runs that were scored before these existed have none."
         )
     return ResultTable(f"{title}: amortization gap and diagnostics", head, rows, notes=notes)
 
