@@ -25,7 +25,7 @@ TABLES = {
     "long/mnist-20": {"experiment": "mnist", "latent_dim": 20, "rows": EQUAL_TIME},
     "long/mnist-50": {"experiment": "mnist", "latent_dim": 50, "rows": ["vae-2x", "gp", "towers", *NATURAL]},
     "long/omniglot-10": {"experiment": "omniglot", "latent_dim": 10, "rows": ["vae", *EQUAL_TIME]},
-    "long/omniglot-20": {"experiment": "omniglot", "latent_dim": 20, "rows": EQUAL_TIME},
+    "long/omniglot-20": {"experiment": "omniglot", "latent_dim": 20, "rows": ["vae", *EQUAL_TIME]},
     "long/omniglot-50": {"experiment": "omniglot", "latent_dim": 50, "rows": EQUAL_TIME},
 }
 """The arguments of the study behind every table; the folder is the store, and the name of the protocol."""
