@@ -195,6 +195,19 @@ def test_the_papers_references_are_named_where_the_table_has_no_row_for_them(tmp
     assert [column for _, column in found.values()] == [False, True, True]
 
 
+@pytest.mark.parametrize("splits", [1, 2])
+def test_marks_of_the_paper_alone_are_not_explained_as_our_own(tmp_path, splits):
+    store, how = Store(tmp_path), protocol(splits=splits)
+    one = experiment("vae", "gp", dims=(10,), data=("mnist",))
+    entries = one.entries(how)
+    for seed, entry in enumerate(entries):
+        pretend(store, entry.job, columns(seed))
+    scores, *_ = likelihood_tables(one, how, Results(store, entries))
+    (said,) = [note for note in scores.notes if note.startswith("Red")]
+    assert scores.marks[1, len(scores.head) - 1] == "blue"
+    assert said.startswith("Red (bold): the best in the paper." if splits == 1 else "Red (bold): the best. Blue")
+
+
 @pytest.mark.parametrize("accelerated", [False, True])
 def test_rows_whose_steps_newer_versions_take_differently_are_named(tmp_path, accelerated):
     store, how, one = Store(tmp_path), protocol(splits=1), experiment("vae", "natural-0", "natural", "natural-2")

@@ -93,6 +93,7 @@ def _scores(
         for name, colour in mark(known).items() if score.better == "higher" else ():
             if colour:
                 marks[next(i for i, variant in enumerate(variants) if variant.row == name), column] = colour
+    compares = bool(marks)
     paper = _paper(experiment, data, dim)
     beside = any(variant.row in paper for variant in variants)
     for i, variant in enumerate(variants):
@@ -115,7 +116,7 @@ def _scores(
         "Encoder: proposals of the method's own encoder. Refined: proposals fitted to each instance in the same way "
         "for all methods, so that the score depends mainly on the model (the fit starts from the encoder's mean and "
         "ends when a step gains less than 0.1 nats).",
-        *([MARKED + few] if marks else []),
+        *([MARKED + few] if compares else [MARKED_IN_PAPER] if marks else []),
         *_bounds(columns, variants),
         *_collapsed(variants),
         *_cautions(results, data),
@@ -131,6 +132,10 @@ def _scores(
 MARKED = (
     "Red (bold): the best. Blue (italic): not significantly different from the best by Welch's t-test at 1 %. "
     "Ablations and rows with missing runs are not compared."
+)
+MARKED_IN_PAPER = (
+    "Red (bold): the best in the paper. Blue (italic): not significantly different from it, by the paper's test. Our "
+    "own scores have no such marks, because the test needs several trainings of several methods."
 )
 FEW_RUNS = " With so few runs this test finds few differences; the paired differences below are more informative."
 
