@@ -21,7 +21,7 @@ TABLES = {
     "desk/fc-decoder-50": {"experiment": "fc-decoder", "latent_dim": 50},
     "desk/inference-time": {"experiment": "inference-time"},
     "desk/uncertainty": {"experiment": "uncertainty"},
-    "long/mnist-10": {"experiment": "mnist", "latent_dim": 10, "rows": ["vae-2x", "gp", "towers", *NATURAL]},
+    "long/mnist-10": {"experiment": "mnist", "latent_dim": 10, "rows": ["vae-2x", "gp", "gp-loose", "towers", *NATURAL]},
     "long/mnist-20": {"experiment": "mnist", "latent_dim": 20, "rows": EQUAL_TIME},
     "long/mnist-50": {"experiment": "mnist", "latent_dim": 50, "rows": ["vae-2x", "gp", "towers", *NATURAL]},
     "long/omniglot-10": {"experiment": "omniglot", "latent_dim": 10, "rows": ["vae", *EQUAL_TIME]},
