@@ -149,9 +149,15 @@ def progress_curves(
             for value in references.values():
                 axes.axhline(value, color=LIGHT["muted"], linestyle=(0, (3, 2)), linewidth=1.2)
         for label, value in references.items():
-            place = (1, value)
+            above = value == max(references.values())  # the labels of two close lines must not overlap
             right.annotate(
-                label, place, (0, 3), xycoords=right.get_yaxis_transform(), textcoords="offset points", ha="right"
+                label,
+                (1, value),
+                (0, 3 if above else -3),
+                xycoords=right.get_yaxis_transform(),
+                textcoords="offset points",
+                ha="right",
+                va="bottom" if above else "top",
             )
         left.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         left.set_xlabel("epoch")
