@@ -13,6 +13,7 @@ from gpin.experiments.execution.store import Store
 from gpin.experiments.protocols import EXPERIMENTS, PROTOCOLS
 
 PRODUCTS = 4000
+"""The number of matrix products that are timed, which take a few seconds."""
 
 
 def seconds(jobs, workers):
@@ -28,7 +29,7 @@ def seconds(jobs, workers):
     return taken, sum(record["training_seconds"] + record["scoring_seconds"] for record in records)
 
 
-def product_seconds(_):
+def product_seconds(worker):
     """The time of many products of matrices that fit into the cache of one core, on one thread."""
     torch.set_num_threads(1)
     matrix = torch.ones(256, 256)
