@@ -118,6 +118,12 @@ def test_twice_the_epochs_are_twice_the_epochs():
     assert longer.settings.training.epochs == 2 * vae.settings.training.epochs
 
 
+def test_another_initialisation_is_the_second_of_two():
+    again = PROTOCOLS["long"].job("mnist", "gp-again", 50, 0, 0, "mirror", False)
+    first, second = (PROTOCOLS["long"].job("mnist", "gp", 50, 0, start, "mirror", False) for start in (0, 1))
+    assert again.identity == second.identity != first.identity
+
+
 def test_other_rows_and_dimensions_can_be_asked_for():
     entries = EXPERIMENTS["digits"].entries(PROTOCOLS["desk"], [2, 3], ["gp", "vae"])
     assert len(entries) == 2 * 2 * 3
