@@ -9,7 +9,7 @@ demo: $(READY)
 	$(BIN)/gpin demo
 
 test: lint types check-torch
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow and not pages"
 
 test-all: lint types check-torch
 	$(BIN)/pytest -n 2
@@ -23,6 +23,7 @@ types: $(READY)
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/pytest -n 2 -m pages tests/test_docs.py
 
 # Only warns: gpin also runs with other builds of torch than the one it is tested with.
 check-torch: $(READY)

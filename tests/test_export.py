@@ -93,7 +93,10 @@ def test_every_method_agrees_with_torch_or_is_refused(shape, method, options, tm
         agree(run(path, x[:batch]), expected(vae, x[:batch]))
 
 
-@pytest.mark.parametrize("covariance", ["full", "low_rank", "diagonal"])
+@pytest.mark.parametrize(
+    "covariance",
+    ["full", pytest.param("low_rank", marks=pytest.mark.slow), pytest.param("diagonal", marks=pytest.mark.slow)],
+)
 def test_the_encoder_of_natural_is_exported_without_its_steps(covariance, tmp_path):
     vae, x = some("natural", {"covariance": covariance}, (6,))
     path = tmp_path / "encoder.onnx"

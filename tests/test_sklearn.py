@@ -52,7 +52,10 @@ def test_scikit_learn_has_nothing_to_object(estimator, check):
 # Every method ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS)
+EVERY = [pytest.param(name, marks=pytest.mark.slow) if name == "vlae" else name for name in METHODS]
+
+
+@pytest.mark.parametrize("method", EVERY)
 def test_every_method_does_all_of_it_and_travels_in_a_pickle(method):
     model = small(method=method, latent_dim=3).fit(X)
     codes, scores = model.transform(X), model.score_samples(X)
@@ -66,7 +69,7 @@ def test_every_method_does_all_of_it_and_travels_in_a_pickle(method):
     assert np.array_equal(again.inverse_transform(codes), model.inverse_transform(codes))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERY)
 def test_a_row_scores_the_same_in_any_company(method):
     model = small(method=method).fit(X)
     together, order = model.score_samples(X[:9]), np.random.default_rng(2).permutation(9)

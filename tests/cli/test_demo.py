@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,7 @@ def test_half_blocks_in_colour():
 
 
 def test_the_command_prints_json_and_no_bar(gpin, demo, tmp_path, monkeypatch):
+    monkeypatch.setattr("gpin.runs.demo.run_demo", partial(run_demo, samples=25))
     said = gpin("demo", "--out", tmp_path, "--epochs", "1", "--seed", "3", "--json")
     assert (said.code, said.err) == (0, "")
     record = json.loads(said.out)

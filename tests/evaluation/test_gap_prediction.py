@@ -41,6 +41,12 @@ def inaccurate(**options):
     return model, vae
 
 
+@pytest.fixture
+def brief(monkeypatch):
+    """The network of the predicted gap is fitted in a moment, for tests in which its accuracy does not matter."""
+    monkeypatch.setattr(GapNetwork, "UPDATES", 40)
+
+
 # The Newton decrement --------------------------------------------------------------------------------
 
 
@@ -220,7 +226,7 @@ def test_a_calibration_without_training_data_keeps_what_was_learnt_from_it(netwo
     assert network_trained.calibrations[2].network is None
 
 
-def test_training_instances_that_are_not_finite_are_left_out():
+def test_training_instances_that_are_not_finite_are_left_out(brief):
     features, estimates, gaps = torch.randn(2100, 4), torch.rand(2100, 5), torch.rand(60)
     features[3], estimates[7, 0] = torch.inf, torch.nan
     held = torch.randn(60, 4), torch.rand(60, 5), torch.arange(60), gaps
@@ -244,7 +250,7 @@ def test_bad_training_data_is_named(training, sentence):
         vae.calibrate(torch.rand(60, 6), training=training())
 
 
-def test_the_network_does_not_depend_on_torchs_default_precision(double):
+def test_the_network_does_not_depend_on_torchs_default_precision(brief, double):
     vae = gpin.build((6,), "vae", 2, architecture={"width": 8}, seed=0)
     vae.calibrate(torch.rand(60, 6), training=torch.rand(2000, 6))
     assert vae.calibrations[None].network.weight.dtype == torch.float32
@@ -345,7 +351,7 @@ def test_calibrations_for_other_steps_stand_side_by_side():
 
 
 @pytest.fixture
-def network_trained():
+def network_trained(brief):
     """A model whose own calibration has a network, and the other one for two steps none."""
     vae = gpin.build((6,), "gp", latent_dim=2, seed=0).eval()
     vae.calibrate(torch.rand(80, 6), training=[torch.rand(2000, 6)])
@@ -428,7 +434,7 @@ def drawn_twice(x):
         drawn_twice,
     ],
 )
-def test_training_learns_the_predicted_gap_from_its_own_data_too(loaded):
+def test_training_learns_the_predicted_gap_from_its_own_data_too(brief, loaded):
     vae, x, held = gpin.build((6,), "vae", 2, architecture={"width": 8}, seed=0), torch.rand(2200, 6), torch.rand(60, 6)
     gpin.fit(vae, loaded(x), held, epochs=1, progress=False)
     found = vae.gap(x[:5], "predicted").values
@@ -437,7 +443,7 @@ def test_training_learns_the_predicted_gap_from_its_own_data_too(loaded):
     assert vae.calibrations[None].network is not None
 
 
-def test_training_learns_from_a_loader_that_hides_its_instances():
+def test_training_learns_from_a_loader_that_hides_its_instances(brief):
     def batch(items):
         return torch.stack(items) / 2
 
@@ -507,7 +513,7 @@ def test_a_calibration_of_an_older_version_uses_its_three_features():
     assert not torch.equal(new.estimate(features, encoder, "estimated").values, found)
 
 
-def test_a_calibration_of_an_older_version_has_a_linear_kernel_and_no_output_of_its_network():
+def test_a_calibration_of_an_older_version_has_a_linear_kernel_and_no_output_of_its_network(brief):
     encoder, features, gaps = torch.randn(2100, 4), torch.rand(2100, 5), torch.rand(60)
     held = encoder[:60], features[:60], torch.arange(60), gaps
     network = Calibration.fit(*held, (encoder, features)).network

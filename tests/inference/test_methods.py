@@ -503,10 +503,10 @@ def test_refinement_steps_out_of_range_are_refused(steps, said):
     [
         pytest.param("sa", {}, marks=pytest.mark.slow),
         pytest.param("sa", {"preset": "paper"}, marks=pytest.mark.slow),
-        ("iaf", {}),
+        pytest.param("iaf", {}, marks=pytest.mark.slow),
         ("hf", {}),
-        ("me", {}),
-        ("rme", {}),
+        pytest.param("me", {}, marks=pytest.mark.slow),
+        pytest.param("rme", {}, marks=pytest.mark.slow),
         pytest.param("vlae", {}, marks=pytest.mark.slow),
     ],
     ids=lambda value: str(value),

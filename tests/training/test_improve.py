@@ -17,7 +17,7 @@ def rest(vae):
     return {name: value.clone() for name, value in vae.state_dict().items() if not name.startswith("inference.")}
 
 
-@pytest.mark.parametrize("samples", [0.0, 0.5])
+@pytest.mark.parametrize("samples", [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_the_encoders_bound_approaches_the_log_likelihood_of_the_true_decoder(samples):
     truth = LinearGaussian.random()
     vae, x, held, test = truth.vae("vae", known=True), truth.sample(2000), truth.sample(200), truth.sample(500)

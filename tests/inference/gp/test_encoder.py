@@ -308,10 +308,10 @@ def test_the_papers_setting_is_one_preset_away():
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("vae", {}),
+        pytest.param("vae", {}, marks=pytest.mark.slow),
         ("gp", {}),
         pytest.param("gp", {"preset": "paper", "log_square": "exact"}, marks=pytest.mark.slow),
-        ("gp", {"marginal": "exact"}),
+        pytest.param("gp", {"marginal": "exact"}, marks=pytest.mark.slow),
     ],
     ids=["vae", "gp", "gp-full", "gp-exact"],
 )
