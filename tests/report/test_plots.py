@@ -31,6 +31,13 @@ def test_short_flat_and_broken_curves_are_drawn(values):
     assert plots.png(plots.curves({"VAE": {"validation": values}}, "epoch", "ELBO"))
 
 
+def test_no_two_progress_curves_look_alike():
+    lines = {f"method {i}": ([1.0, 2.0], [0.1, 0.2]) for i in range(12)}
+    for axes in plots.progress_curves(lines, {}).axes:
+        looks = {(line.get_color(), line.get_linestyle()) for line in axes.get_lines()}
+        assert len(looks) == len(lines)
+
+
 def test_a_scatter_has_its_points_and_medians():
     x = np.linspace(1, 10, 100)
     (axes,) = plots.scatter(x, x**2, "x", "y", index=1, log_x=True).axes

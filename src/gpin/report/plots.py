@@ -131,7 +131,7 @@ def progress_curves(
 
     Arguments:
         lines: The scores and the hours at the end of each epoch, by method. The range of the vertical axis is that of
-            the last 90% of the epochs.
+            the last 90% of the epochs. From the ninth method on, lines are dashed, because colours repeat.
         references: Scores that are drawn as horizontal lines, by their labels.
     """
     with _style():
@@ -139,8 +139,9 @@ def progress_curves(
         left, right = figure.subplots(1, 2, sharey=True)
         late = list(references.values())
         for i, (method, (scores, hours)) in enumerate(lines.items()):
-            left.plot(range(1, len(scores) + 1), scores, color=series(i), label=method)
-            right.plot(hours, scores, color=series(i))
+            look: dict[str, Any] = {"color": series(i), "linestyle": "-" if i < 8 else (0, (5, 1))}
+            left.plot(range(1, len(scores) + 1), scores, label=method, **look)
+            right.plot(hours, scores, **look)
             late += list(scores)[len(scores) // 10 :]
         if max(late) > min(late):
             margin = 0.05 * (max(late) - min(late))
