@@ -30,7 +30,7 @@ TABLES = {
     "long/mnist-50": {"experiment": "mnist", "latent_dim": 50, "rows": ["vae", "vae-2x", "gp", "gp-again", "towers", *NATURAL]},
     "long/omniglot-10": {"experiment": "omniglot", "latent_dim": 10, "rows": ["vae", *EQUAL_TIME]},
     "long/omniglot-20": {"experiment": "omniglot", "latent_dim": 20, "rows": ["vae", *EQUAL_TIME]},
-    "long/omniglot-50": {"experiment": "omniglot", "latent_dim": 50, "rows": EQUAL_TIME},
+    "long/omniglot-50": {"experiment": "omniglot", "latent_dim": 50, "rows": ["vae", *EQUAL_TIME]},
 }
 """The arguments of the study behind every table; the folder is the store, and the name of the protocol."""
 
