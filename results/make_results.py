@@ -24,7 +24,7 @@ TABLES = {
     "long/mnist-10": {
         "experiment": "mnist",
         "latent_dim": 10,
-        "rows": ["vae", "vae-2x", "iaf-2", "gp", "gp-loose", "towers", "gp-relative", *NATURAL],
+        "rows": ["vae", "vae-2x", "iaf-2", "rme-2", "gp", "gp-loose", "towers", "gp-relative", *NATURAL],
     },
     "long/mnist-20": {"experiment": "mnist", "latent_dim": 20, "rows": EQUAL_TIME},
     "long/mnist-50": {"experiment": "mnist", "latent_dim": 50, "rows": ["vae", "vae-2x", "gp", "gp-again", "towers", *NATURAL]},
