@@ -27,7 +27,11 @@ TABLES = {
         "rows": ["vae", "vae-2x", "iaf-2", "rme-2", "gp", "gp-loose", "towers", "gp-relative", *NATURAL],
     },
     "long/mnist-20": {"experiment": "mnist", "latent_dim": 20, "rows": EQUAL_TIME},
-    "long/mnist-50": {"experiment": "mnist", "latent_dim": 50, "rows": ["vae", "vae-2x", "gp", "gp-again", "towers", *NATURAL]},
+    "long/mnist-50": {
+        "experiment": "mnist",
+        "latent_dim": 50,
+        "rows": ["vae", "vae-2x", "gp", "gp-again", "towers", *NATURAL],
+    },
     "long/omniglot-10": {"experiment": "omniglot", "latent_dim": 10, "rows": ["vae", *EQUAL_TIME]},
     "long/omniglot-20": {"experiment": "omniglot", "latent_dim": 20, "rows": ["vae", *EQUAL_TIME]},
     "long/omniglot-50": {"experiment": "omniglot", "latent_dim": 50, "rows": ["vae", *EQUAL_TIME]},
