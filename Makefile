@@ -8,11 +8,12 @@ READY := .venv/.ready
 demo: $(READY)
 	$(BIN)/gpin demo
 
+# Three processes on two cores, because some tests wait for processes that they start.
 test: lint types check-torch
-	$(BIN)/pytest -n 2 -m "not slow and not pages"
+	$(BIN)/pytest -n 3 -m "not slow and not pages"
 
 test-all: lint types check-torch
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 3
 
 lint: $(READY)
 	$(BIN)/ruff check .

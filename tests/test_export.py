@@ -23,12 +23,12 @@ PARTS = ("uncertainty", "uncertainty_f", "uncertainty_h")
 VARIANTS = [
     (TABLE, "gp", {"covariance": "diagonal", "marginal": "exact"}),
     (TABLE, "gp", {"covariance": "full", "min_variance": 0.01}),
-    (TABLE, "gp", {"towers": "deterministic", "shared_trunk": False}),
-    (TABLE, "hf", {"flows": 3}),
-    (IMAGE, "vae", {}),
     (IMAGE, "gp", {}),
 ]
 SLOW = [
+    (TABLE, "gp", {"towers": "deterministic", "shared_trunk": False}),
+    (TABLE, "hf", {"flows": 3}),
+    (IMAGE, "vae", {}),
     (TABLE, "gp", {"preset": "paper"}),
     (IMAGE, "gp", {"preset": "paper"}),
     (IMAGE, "hf", {}),

@@ -3,7 +3,6 @@
 import io
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,24 @@ from gpin.runs.report.page import lead
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    return run_demo(tmp_path_factory.mktemp("demo") / "out", epochs=1, samples=25)
+def command(gpin, tmp_path_factory):
+    """What the command says as JSON, and the demo that it ran, with few samples."""
+    ran = []
+
+    def run_small(*arguments, **options):
+        ran.append(run_demo(*arguments, samples=25, **options))
+        return ran[-1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("gpin.runs.demo.run_demo", run_small)
+        out = tmp_path_factory.mktemp("demo") / "out"
+        said = gpin("demo", "--out", out, "--epochs", "1", "--seed", "3", "--json")
+    return said, ran[0]
+
+
+@pytest.fixture
+def demo(command):
+    return command[1]
 
 
 def shown(demo, width=80, colour=False):
@@ -80,13 +95,14 @@ def test_half_blocks_in_colour():
     assert str(line.spans[0].style) == "#000000 on #ffffff"
 
 
-def test_the_command_prints_json_and_no_bar(gpin, demo, tmp_path, monkeypatch):
-    monkeypatch.setattr("gpin.runs.demo.run_demo", partial(run_demo, samples=25))
-    said = gpin("demo", "--out", tmp_path, "--epochs", "1", "--seed", "3", "--json")
+def test_the_command_prints_json_and_no_bar(command):
+    said, demo = command
     assert (said.code, said.err) == (0, "")
     record = json.loads(said.out)
     assert (record["settings"]["epochs"], record["settings"]["seed"]) == (1, 3)
-    assert record == json.loads((tmp_path / "results.json").read_text())
+    assert record == json.loads((demo.folder / "results.json").read_text())
+
+
+def test_the_command_shows_the_demo(gpin, demo, tmp_path, monkeypatch):
     monkeypatch.setattr("gpin.runs.demo.run_demo", lambda *_, **__: demo)
-    text = gpin("demo", "--out", tmp_path, "--epochs", "1", "--seed", "3").out
-    assert text.endswith("report.html\n")
+    assert gpin("demo", "--out", tmp_path).out.endswith("report.html\n")

@@ -498,21 +498,14 @@ def test_refinement_steps_out_of_range_are_refused(steps, said):
 # All on one model whose answer is known -----------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "options"),
-    [
-        pytest.param("sa", {}, marks=pytest.mark.slow),
-        pytest.param("sa", {"preset": "paper"}, marks=pytest.mark.slow),
-        pytest.param("iaf", {}, marks=pytest.mark.slow),
-        ("hf", {}),
-        pytest.param("me", {}, marks=pytest.mark.slow),
-        pytest.param("rme", {}, marks=pytest.mark.slow),
-        pytest.param("vlae", {}, marks=pytest.mark.slow),
-    ],
+    [("sa", {}), ("sa", {"preset": "paper"}), ("iaf", {}), ("hf", {}), ("me", {}), ("rme", {}), ("vlae", {})],
     ids=lambda value: str(value),
 )
 def test_training_reaches_the_exact_log_likelihood(method, options):
-    """To 1 %, as do `vae` and `gp` in test_gp.py to 0.5 %."""
+    """To 1 %, as do `vae` and `gp` in gp/test_encoder.py to 0.5 %."""
     truth = LinearGaussian.random(size=16, variance=0.3)
     vae, x_test = truth.trained(method, **options), truth.sample(1000)
     exact = truth.log_prob(x_test).mean().item()
