@@ -18,6 +18,7 @@ from gpin.experiments.analysis.figures import uncertainty_figure
 from gpin.experiments.analysis.page import compose_page
 from gpin.experiments.analysis.progress import paper_scores
 from gpin.experiments.analysis.results import Results
+from gpin.experiments.execution import timing
 from gpin.experiments.execution.planes import plane_arrays
 from gpin.experiments.execution.store import Store
 from gpin.experiments.execution.timing import measure_times, read_times, write_times
@@ -183,6 +184,18 @@ def test_times_of_what_is_trained_too_are_those_of_the_rows_that_are_wanted(tmp_
     tables = Study(one, how, tmp_path, rows=["gp-shared"]).tables()
     assert [[row[0] for row in table.rows] for table in tables] == [["GP, shared trunk, absolute"]]
     assert Study(one, how, tmp_path, latent_dim=10).tables() == []
+
+
+def test_a_row_with_steps_is_timed_with_its_steps(monkeypatch):
+    seen = {}
+
+    def look(models, *_, **__):
+        seen.update({row: vae.config.options.get("steps") for row, vae in models.items()})
+        return {}
+
+    monkeypatch.setattr(timing, "inference_times", look)
+    measure_times(TIMES, SMALL, ["natural-0", "natural", "natural-4"], 1, lambda what: None)
+    assert seen == {"vae": None, "natural-0": 0, "natural": 1, "natural-4": 4}
 
 
 def test_times_are_ratios_to_the_vae_beside_the_papers(store):

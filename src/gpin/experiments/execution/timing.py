@@ -60,7 +60,7 @@ def _column(data: str, dim: int, decoder: str, rows: Sequence[str], protocol: Pr
     architecture = {} if decoder == "mirror" else {"decoder": decoder}
     variants = {row: variant_named(row) for row in dict.fromkeys((REFERENCE, *rows))}
     models = {
-        row: build(shape, variant.method, dim, architecture=architecture, seed=0, **variant.options).eval()
+        row: build(shape, variant.method, dim, architecture=architecture, seed=0, **variant.inference_options).eval()
         for row, variant in variants.items()
     }
     times = inference_times(models, x, repeats=REPEATS, calls=math.ceil(images / BATCH))
@@ -74,7 +74,7 @@ def _column(data: str, dim: int, decoder: str, rows: Sequence[str], protocol: Pr
 def _what(experiment: Experiment, rows: Sequence[str]) -> str:
     """The hash of what is measured, so that times of other variants or options are not mistaken for it."""
     variants = {row: variant_named(row) for row in rows}
-    measured = {row: [variant.method, variant.options] for row, variant in variants.items()}
+    measured = {row: [variant.method, variant.inference_options] for row, variant in variants.items()}
     return checksum({"recipe": RECIPE, "rows": measured, "data": experiment.data, "dims": experiment.time_dims})
 
 
