@@ -1,6 +1,6 @@
 """The tables in `results/` are those of the stores beside them."""
 
-import importlib.util
+import importlib
 import json
 from pathlib import Path
 
@@ -12,14 +12,7 @@ if not (RESULTS / "desk").is_dir():
     pytest.skip("there is no store of results here, as in a source distribution", allow_module_level=True)
 
 
-def _script():
-    spec = importlib.util.spec_from_file_location("make_results", RESULTS / "make_results.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = _script()
+SCRIPT, EXCERPTS = map(importlib.import_module, ("make_results", "excerpts"))
 
 
 def test_every_committed_table_is_made_by_the_script():
@@ -32,6 +25,12 @@ def test_a_table_is_made_from_the_store_byte_for_byte(name):
     study = SCRIPT.study(name)
     assert study.text("markdown").encode() == (RESULTS / f"{name}.md").read_bytes()
     assert study.results.done == len(study.entries)
+
+
+def test_the_tables_of_the_pages_are_made_from_the_store():
+    texts = [page.read_text() for page in SCRIPT.PAGES]
+    assert {name for text in texts for _, name, _ in EXCERPTS.BLOCK.findall(text)} == set(EXCERPTS.TABLES)
+    assert [EXCERPTS.rendered(text, SCRIPT.study) for text in texts] == texts
 
 
 def test_every_committed_figure_is_made_by_the_script():
