@@ -5,6 +5,7 @@ In the page, a table is between `<!-- table: NAME -->` and `<!-- /table -->`.
 
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 
 from gpin.evaluation.paired import PairedDifference
 from gpin.experiments import PAPER, Study
@@ -36,6 +37,7 @@ BETTER = {("mnist", 50, "gp"): "gp-again"}
 Load = Callable[[str], Study]
 
 
+@cache
 def variants(load: Load, data: str, dim: int) -> dict[str, VariantResult]:
     """What was measured in one column, by row."""
     return {found.row: found for found in load(f"long/{data}-{dim}").results.variants(data, dim)}

@@ -152,12 +152,11 @@ def progress_curves(
         for label, value in references.items():
             above = value == max(references.values())  # the labels of two close lines must not overlap
             right.annotate(
-                label,
+                textwrap.fill(label, 12),
                 (1, value),
-                (0, 3 if above else -3),
+                (4, 0),
                 xycoords=right.get_yaxis_transform(),
                 textcoords="offset points",
-                ha="right",
                 va="bottom" if above else "top",
             )
         left.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))

@@ -38,8 +38,8 @@ def test_the_first_epoch_that_reaches_a_score(study):
 def test_the_figure_has_a_curve_for_each_training_and_the_scores_of_the_paper(study):
     left, right = study.figure().axes
     labels = [line.get_label() for line in left.lines if not line.get_label().startswith("_")]
-    assert labels == ["VAE, twice the epochs", "Natural (1 step)"]
-    assert right.lines[0].get_xdata().tolist() == [0.5, 1.0, 1.5]
+    assert labels == ["Natural (1 step)", "VAE, twice the epochs"]
+    assert right.lines[1].get_xdata().tolist() == [0.5, 1.0, 1.5]
     assert [line.get_ydata()[0] for line in left.lines[2:]] == TARGETS
 
 

@@ -39,7 +39,10 @@ def compose_page(store: Store, protocol: Protocol) -> Page:
             continue
         section = page.section(experiment.title)
         if results.done < len(entries):
-            section.text(f"{results.done} of {len(entries)} runs are done.", kind="note")
+            section.text(
+                f"{results.done} of the {len(entries)} runs of the protocol are done. Rows without results are left out.",
+                kind="note",
+            )
         _add_tables(section, tables, said)
         if protocol.limit is None:
             _add_progress(section, experiment, results)

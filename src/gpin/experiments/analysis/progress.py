@@ -18,6 +18,9 @@ __all__ = ["REFERENCES", "Progress", "paper_scores", "progress_figure", "progres
 REFERENCES = {"vae": "the paper's VAE", "gp": "the paper's GPVAE"}
 """The rows of the paper whose scores are the targets."""
 
+DRAWN = ("vae", "natural", "vae-2x", "gp", "towers")
+"""The rows that a figure draws first, so that their colours are the same in all figures that have them."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -98,9 +101,9 @@ def progress_figure(found: Mapping[str, Progress], targets: Mapping[str, float])
     """The validation scores of all trainings over epochs and over hours, with the scores of the paper as lines."""
     from gpin.report import plots
 
+    rows = sorted(found, key=lambda row: DRAWN.index(row) if row in DRAWN else len(DRAWN))
     lines = {
-        variant_named(row).title: (training.scores, [second / 3600 for second in training.seconds])
-        for row, training in found.items()
+        variant_named(row).title: (found[row].scores, [second / 3600 for second in found[row].seconds]) for row in rows
     }
     return plots.progress_curves(lines, {REFERENCES[row]: value for row, value in targets.items()})
 
