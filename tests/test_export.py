@@ -21,11 +21,11 @@ BATCHES = (1, 2, 7, 128)
 PARTS = ("uncertainty", "uncertainty_f", "uncertainty_h")
 
 VARIANTS = [
-    (TABLE, "gp", {"covariance": "diagonal", "marginal": "exact"}),
     (TABLE, "gp", {"covariance": "full", "min_variance": 0.01}),
     (IMAGE, "gp", {}),
 ]
 SLOW = [
+    (TABLE, "gp", {"covariance": "diagonal", "marginal": "exact"}),
     (TABLE, "gp", {"towers": "deterministic", "shared_trunk": False}),
     (TABLE, "hf", {"flows": 3}),
     (IMAGE, "vae", {}),
@@ -216,7 +216,7 @@ def test_the_same_model_gives_the_same_bytes(exported, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["again.onnx"]
 
 
-@pytest.mark.parametrize("shape", [TABLE, (1, 8, 8)], ids=str)
+@pytest.mark.parametrize("shape", [TABLE, pytest.param((1, 8, 8), marks=pytest.mark.slow)], ids=str)
 def test_the_graph_takes_original_units(shape, tmp_path):
     vae, x = some("vae", shape=shape)
     offset, scale = torch.rand(shape), 1 + torch.rand(shape)

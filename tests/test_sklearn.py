@@ -107,6 +107,7 @@ def test_it_learns_a_density_with_a_known_truth():
     assert exact - 0.15 * (exact - independent) < score < exact + 0.05
 
 
+@pytest.mark.slow
 def test_codes_reconstruct_about_as_well_as_principal_components():
     digits = load_digits().data / 16
     model = GPVAE(10, epochs=30, learning_rate=2e-3, random_state=0).fit(digits.astype(np.float32))

@@ -277,7 +277,7 @@ def test_it_is_the_same_in_another_process(tmp_path):
             check=True,
             env={**os.environ, "PYTHONHASHSEED": seed},
         ).stdout
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
     assert len(said) == 1
     assert len(said.pop().strip()) == 64

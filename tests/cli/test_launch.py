@@ -260,7 +260,15 @@ STARTS = {
 
 
 @pytest.mark.parametrize("start", ["gpin", pytest.param("python -m gpin", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["cyclopts", "gpin.cli.runs", "torch", "torch._C", "numpy", "gpin.data", "nothing"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch",
+        "gpin.data",
+        "nothing",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("cyclopts", "gpin.cli.runs", "torch._C", "numpy")),
+    ],
+)
 def test_control_c_while_modules_are_imported_is_one_line(tmp_path, name, start):
     code = INTERRUPTED_IMPORT.format(name=name, start=STARTS[start])
     done = subprocess.run(

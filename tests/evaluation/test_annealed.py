@@ -26,7 +26,9 @@ def deviation(values, truth, error):
     return ((values - truth).sum() / error.square().sum().sqrt()).abs().item()
 
 
-@pytest.mark.parametrize(("start", "temperatures"), [("refined", 6), ("refined", 20), ("prior", 40)])
+@pytest.mark.parametrize(
+    ("start", "temperatures"), [pytest.param("refined", 6, marks=pytest.mark.slow), ("refined", 20), ("prior", 40)]
+)
 def test_forward_chains_meet_the_exact_likelihood_within_their_stated_error(start, temperatures, double):
     model = exact(variance=0.5 if start == "prior" else 0.05)
     x = model.sample(40)

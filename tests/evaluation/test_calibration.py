@@ -144,7 +144,7 @@ def test_the_band_has_at_least_its_probability_and_not_much_more(count, share):
 # Temperatures ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("simulations", [0, 400])
+@pytest.mark.parametrize("simulations", [pytest.param(0, marks=pytest.mark.slow), 400])
 def test_calibrated_intervals_cover_what_they_claim(model, simulations):
     """An encoder whose mean is right and whose standard deviations are half of the true ones, for a diagonal model."""
     torch.manual_seed(1)

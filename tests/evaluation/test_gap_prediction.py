@@ -542,6 +542,7 @@ def test_the_estimate_knows_what_the_last_step_has_shown(method, double):
     torch.testing.assert_close(features[moved, 7], compressed(product)[moved])
 
 
+@pytest.mark.slow
 def test_the_output_of_the_network_is_a_feature_of_the_estimate():
     """The gap depends on one feature of the decoder's gradient and one of the encoder; training instances, of which
     only the estimates are known, show how the encoder's feature goes with the first."""

@@ -32,6 +32,7 @@ def test_the_grid_knows_the_evidence(grid):
     torch.testing.assert_close(estimate.double(), exact, rtol=0, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_vae_falls_short_by_what_no_gaussian_can_express(grid, gaussian):
     """The best Gaussian of any covariance, sought for each x alone, is hardly better where there is one bow."""
     vae, reached = gaussian
@@ -42,10 +43,8 @@ def test_the_vae_falls_short_by_what_no_gaussian_can_express(grid, gaussian):
     torch.testing.assert_close(banana.divergence(vae, banana.TEST, grid)[bows], best[bows], rtol=0, atol=0.1)
 
 
-@pytest.mark.parametrize(
-    ("method", "share"),
-    [pytest.param("iaf", 0.5, marks=pytest.mark.slow), pytest.param("me", 0.8, marks=pytest.mark.slow), ("rme", 0.8)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "share"), [("iaf", 0.5), ("me", 0.8), ("rme", 0.8)])
 def test_flows_and_mixtures_come_closer_to_a_banana_than_a_gaussian(method, share, grid, gaussian):
     vae = banana.train(method, EPOCHS)
     log_q = grid.log_density(vae.encode(banana.TEST), banana.TEST)

@@ -77,6 +77,7 @@ def test_the_labels_are_those_of_the_test_digits(demo):
     assert set(demo.labels) == set(range(10))
 
 
+@pytest.mark.slow
 def test_the_same_call_again_takes_the_runs_as_they_are(demo):
     checkpoints = sorted(demo.folder.glob("runs/*/checkpoints/*"))
     before = [path.stat().st_mtime_ns for path in checkpoints]

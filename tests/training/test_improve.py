@@ -62,6 +62,7 @@ def test_every_method_can_be_improved_and_its_decoder_stays(method):
         assert any(not torch.equal(a, b) for a, b in zip(encoder, vae.inference.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_the_encoder_alone_is_improved_for_answers_without_steps():
     """The decoder is the true one, and with one step even a poor encoder is near the posterior."""
     truth = LinearGaussian(torch.randn(6, 2), torch.randn(6), 0.3)

@@ -119,6 +119,7 @@ def test_a_killed_process_is_replaced_and_the_result_is_the_same(place, alone, t
     assert_close(weights(alone / "gp" / "result"), weights(folder / "gp" / "result"))
 
 
+@pytest.mark.slow
 def test_what_two_processes_began_one_can_finish(alone, tmp_path):
     cases = {"gp": CASES["gp"]}
     folder = tmp_path / "runs"
