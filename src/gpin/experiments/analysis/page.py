@@ -39,10 +39,8 @@ def compose_page(store: Store, protocol: Protocol) -> Page:
             continue
         section = page.section(experiment.title)
         if results.done < len(entries):
-            section.text(
-                f"{results.done} of the {len(entries)} runs of the protocol are done. Rows without results are left out.",
-                kind="note",
-            )
+            done = f"{results.done} of the {len(entries)} runs of the protocol are done."
+            section.text(f"{done} Rows without results are left out.", kind="note")
         _add_tables(section, tables, said)
         if protocol.limit is None:
             _add_progress(section, experiment, results)
