@@ -4,8 +4,8 @@ import pytest
 from experiments.grids import columns, pretend
 
 from gpin._core.errors import InputError
-from gpin.experiments import PAPER, Study
-from gpin.experiments.analysis.progress import progress_of
+from gpin.experiments import PAPER, Study, write_report
+from gpin.experiments.analysis.progress import Progress, processors_note, progress_of
 
 TARGETS = [PAPER.log_likelihood["mnist"][10][row].mean for row in ("vae", "gp")]
 
@@ -33,6 +33,29 @@ def test_the_first_epoch_that_reaches_a_score(study):
         ["3", "1.5 h", "2 (1.0 h)", "not reached"],
         ["4", "2.0 h", "1 (30 min)", "3 (1.5 h)"],
     ]
+
+
+def test_times_of_different_processors_are_noted(study):
+    def note(**processors):
+        return processors_note(
+            {row.replace("_", "-"): Progress([1.0], [1.0], name) for row, name in processors.items()}
+        )
+
+    assert note() == note(vae="Xeon", natural="Xeon") == note(vae="", natural="") == []
+    [found] = note(vae="EPYC", natural="Xeon", vae_2x="EPYC")
+    assert found.endswith("Natural (1 step): Xeon; all others: EPYC.")
+    assert "Natural (1 step): an unknown processor; all others: EPYC." in note(vae="EPYC", natural="", vae_2x="EPYC")[0]
+    assert not any("different processors" in text for text in study.tables()[-1].notes)
+
+
+def test_a_table_and_its_page_say_that_processors_differ(tmp_path):
+    study = Study("mnist", "long", tmp_path, latent_dim=10, rows=["vae-2x", "natural"])
+    for entry, name in zip(study.entries, ["EPYC", "Xeon"], strict=True):
+        history = [{"score": 1.0, "seconds": 1800.0}]
+        pretend(study.store, entry.job, columns(0), history=history, environment={"processor": name})
+    study = Study("mnist", "long", tmp_path, latent_dim=10, rows=["vae-2x", "natural"])
+    assert any("different processors" in text for text in study.tables()[-1].notes)
+    assert "different processors" in write_report(tmp_path / "page.html", "long", tmp_path).read_text()
 
 
 def test_the_figure_has_a_curve_for_each_training_and_the_scores_of_the_paper(study):

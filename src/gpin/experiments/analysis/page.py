@@ -7,7 +7,7 @@ from contextlib import suppress
 from gpin._core.errors import InputError
 from gpin._core.files import read_record
 from gpin.experiments.analysis.figures import uncertainty_figure
-from gpin.experiments.analysis.progress import paper_scores, progress_figure, progress_of
+from gpin.experiments.analysis.progress import paper_scores, processors_note, progress_figure, progress_of
 from gpin.experiments.analysis.results import Results, experiment_times
 from gpin.experiments.analysis.tables import column_title, experiment_tables
 from gpin.experiments.execution.store import JOB, VERSION, Store
@@ -115,6 +115,7 @@ def _add_progress(section: Section, experiment: Experiment, results: Results) ->
             )
             if targets:
                 caption += " Dashed: the paper's test log-likelihoods after 2000 epochs, with K = 100 samples."
+            caption = " ".join([caption, *processors_note(found)])
             section.heading(title)
             alt = f"{title} of each training over epochs and over processor time"
             section.drawing(plots.svg(progress_figure(found, targets)), alt, caption)

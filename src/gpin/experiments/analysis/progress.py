@@ -13,7 +13,15 @@ from gpin.report.tables import ResultTable
 if TYPE_CHECKING:
     from gpin.report.plots import Figure
 
-__all__ = ["REFERENCES", "Progress", "paper_scores", "progress_figure", "progress_of", "progress_table"]
+__all__ = [
+    "REFERENCES",
+    "Progress",
+    "paper_scores",
+    "processors_note",
+    "progress_figure",
+    "progress_of",
+    "progress_table",
+]
 
 REFERENCES = {"vae": "the paper's VAE", "gp": "the paper's GPVAE"}
 """The rows of the paper whose scores are the targets."""
@@ -30,10 +38,12 @@ class Progress:
         scores: The score of each epoch, in nats.
         seconds: The processor time from the beginning of the training to the end of each epoch, or wall-clock time
             where a result of an older version does not have it.
+        processor: The name of the processor on which it was trained; empty if it is not known.
     """
 
     scores: Sequence[float]
     seconds: Sequence[float]
+    processor: str = ""
 
     def first(self, target: float) -> int | None:
         """The number of the first epoch whose score reaches a target, counted from 1; None if there is none.
@@ -58,8 +68,27 @@ def progress_of(results: Results, data: str, latent_dim: int) -> dict[str, Progr
         if here and entry.row not in found and history and "score" in history[0]:
             scores = [epoch["score"] for epoch in history]
             clock = "processor_seconds" if all("processor_seconds" in epoch for epoch in history) else "seconds"
-            found[entry.row] = Progress(scores, list(accumulate(epoch[clock] for epoch in history)))
+            seconds = list(accumulate(epoch[clock] for epoch in history))
+            found[entry.row] = Progress(scores, seconds, record["environment"].get("processor", ""))
     return found
+
+
+def processors_note(found: Mapping[str, Progress]) -> list[str]:
+    """A note on which training had which processor, if they differ: their times cannot be compared exactly.
+
+    The processor of most trainings is named last, as that of all others.
+    """
+    titles: dict[str, list[str]] = {}
+    for row, training in found.items():
+        titles.setdefault(training.processor or "an unknown processor", []).append(variant_named(row).title)
+    *fewer, (most, _) = sorted(titles.items(), key=lambda item: len(item[1])) or [("", [])]
+    if not fewer:
+        return []
+    named = "; ".join(f"{', '.join(rows)}: {processor}" for processor, rows in fewer)
+    return [
+        f"The trainings had different processors, so that their times are only roughly comparable. {named}; all "
+        f"others: {most}."
+    ]
 
 
 def paper_scores(experiment: Experiment, data: str, latent_dim: int) -> dict[str, float]:
@@ -94,6 +123,7 @@ def progress_table(title: str, found: Mapping[str, Progress], targets: Mapping[s
         "the processor time of training until then. The validation score has K = 4 samples of the method's own "
         "posterior and is lower than a test score with K = 100."
     ]
+    notes += processors_note(found)
     return ResultTable(f"{title}: epochs to the paper's score", head, rows, notes=notes)
 
 
