@@ -1,6 +1,7 @@
 """Write all tables, figures and pages of the stores beside this file again: `make results`."""
 
 from pathlib import Path
+from typing import Any
 
 from excerpts import rendered
 
@@ -42,7 +43,7 @@ TABLES = {
 }
 """The arguments of the study behind every table; the folder is the store, and the name of the protocol."""
 
-PAGES = [RESULTS / "README.md", RESULTS.parent / "README.md"]
+PAGES = [RESULTS / "README.md", RESULTS.parent / "README.md", RESULTS.parent / "docs" / "methods.md"]
 """The pages that have tables of `excerpts`."""
 
 FIGURES = {
@@ -58,10 +59,10 @@ FIGURES = {
 """The table and the row of every figure; None for the curves of all rows."""
 
 
-def study(name: str) -> Study:
-    """The study behind a table."""
+def study(name: str, **changes: Any) -> Study:
+    """The study behind a table, or one with other arguments."""
     protocol = name.partition("/")[0]
-    return Study(protocol=protocol, store=RESULTS / protocol, **TABLES[name])
+    return Study(protocol=protocol, store=RESULTS / protocol, **(TABLES[name] | changes))
 
 
 if __name__ == "__main__":

@@ -18,12 +18,9 @@ from gpin.report.style import LIGHT
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "results"))
-NATURAL = {
-    "natural-0": "Natural, encoder only",
-    "natural": "Natural (1 step, default)",
-    "natural-2": "Natural (2 steps)",
-    "natural-4": "Natural (4 steps)",
-}
+
+from excerpts import COSTS, NATURAL  # noqa: E402
+
 OTHERS = {
     "vae": "VAE",
     "vae-2x": "VAE",
@@ -53,7 +50,7 @@ def points():
     from make_results import study
 
     labels = NATURAL | OTHERS
-    measured = json.loads((ROOT / "benchmarks" / "inference.json").read_text())["inference"]
+    measured = json.loads(COSTS.read_text())["inference"]
     ratios = {entry["label"]: entry["ratio"] for entry in measured}
     variants = {
         variant.row: variant.scores["log_likelihood"]
