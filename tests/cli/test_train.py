@@ -290,7 +290,8 @@ def test_control_c_keeps_the_run_and_the_same_command_finishes_it(gpin, files, t
 
     done = gpin(*command)
     assert done.code == 0
-    (remark,) = done.remarks
+    # On a slow machine, training also says by the minute how far it is.
+    (remark,) = (line for line in done.remarks if not line.startswith("epoch "))
     assert re.fullmatch(rf"resuming at epoch \d+ of 300: {folder}", remark)
     assert done.out.startswith(f"done: {folder}\n")
     history, finished = open_run(folder).history(print)
