@@ -38,9 +38,11 @@ benchmark: $(READY)
 judges: $(READY)
 	$(BIN)/python benchmarks/judges/run.py
 
-# The tables, figures and pages of results/, from the stores there.
+# The tables, figures and pages of results/, from the stores there, and the two figures of README.md that show them.
 results: $(READY)
 	$(BIN)/python results/make_results.py
+	$(BIN)/python scripts/accuracy_cost.py
+	$(BIN)/python scripts/claims.py
 
 # torch comes first and alone, so that nothing can pull another build of it.
 $(READY): pyproject.toml constraints.txt
