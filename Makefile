@@ -8,12 +8,13 @@ READY := .venv/.ready
 demo: $(READY)
 	$(BIN)/gpin demo
 
-# Three processes on two cores, because some tests wait for processes that they start.
+# Three processes on two cores, because some tests wait for processes that they start. Each begins with a third of the files
+# (worksteal), so that what the tests of a file share is made once and not three times.
 test: lint types check-torch
-	$(BIN)/pytest -n 3 -m "not slow and not pages"
+	$(BIN)/pytest -n 3 --dist worksteal -m "not slow and not pages"
 
 test-all: lint types check-torch
-	$(BIN)/pytest -n 3
+	$(BIN)/pytest -n 3 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .
