@@ -346,7 +346,7 @@ EXPERIMENTS = {
                 title.lower(),
                 title,
                 (title.lower(),),
-                {"paper": PAPER_ROWS, "desk": ("vae", "iaf-2", "rme-2", "gp", *NATURAL_ROWS)},
+                {"paper": PAPER_ROWS, "desk": ("vae", "iaf-2", "rme-2", "gp", *NATURAL_ROWS, "vae-2x")},
                 {**DIMS, "desk": (10,)},
             )
             for title in ("CIFAR10", "SVHN", "CelebA")
