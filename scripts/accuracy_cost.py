@@ -18,9 +18,6 @@ from gpin.report.style import LIGHT
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "results"))
-
-from excerpts import COSTS, NATURAL  # noqa: E402
-
 OTHERS = {
     "vae": "VAE",
     "vae-2x": "VAE",
@@ -47,6 +44,7 @@ STEPS = {"natural-0": "encoder only", "natural": "1 step", "natural-2": "2 steps
 
 def points():
     """The cost as a multiple of the VAE's, log p(x) and its standard deviation over trainings, by row."""
+    from excerpts import COSTS, NATURAL
     from make_results import study
 
     labels = NATURAL | OTHERS
@@ -64,7 +62,7 @@ def figure(found):
     drawn = Figure(figsize=(9, 4.6), layout="constrained")
     axes = drawn.subplots()
     style = {"capsize": 2.5, "elinewidth": 1, "markersize": 6}
-    curve = [found[row] for row in NATURAL]
+    curve = [found[row] for row in STEPS]
     axes.errorbar(
         *zip(*((x, y) for x, y, _ in curve), strict=True),
         [std for *_, std in curve],
