@@ -81,9 +81,9 @@ def processors_note(found: Mapping[str, Progress]) -> list[str]:
     titles: dict[str, list[str]] = {}
     for row, training in found.items():
         titles.setdefault(training.processor or "an unknown processor", []).append(variant_named(row).title)
-    *fewer, (most, _) = sorted(titles.items(), key=lambda item: len(item[1])) or [("", [])]
-    if not fewer:
+    if len(titles) < 2:
         return []
+    *fewer, (most, _) = sorted(titles.items(), key=lambda item: len(item[1]))
     named = "; ".join(f"{', '.join(rows)}: {processor}" for processor, rows in fewer)
     return [
         f"The trainings had different processors, so that their times are only roughly comparable. {named}; all "
